@@ -1,0 +1,78 @@
+#include "fs/reply.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <vector>
+
+namespace safetensorfs {
+namespace {
+
+// libfuse does not splice what is smaller than two pages, but reads it into a buffer of its own.
+constexpr std::uint64_t kMinSplice = 8192;
+
+// Bytes that were cut off would come back as zeros from the kernel's page cache.
+void CheckHolds(const Piece& piece) {
+  struct stat now;
+  if (fstat(piece.fd, &now) != 0) throw Error(EIO, "cannot stat a source: " + ErrnoText(errno));
+  if (static_cast<std::uint64_t>(now.st_size) >= piece.offset + piece.size) return;
+  throw Error(EIO, "a source ends at byte " + std::to_string(now.st_size) +
+                       " by now; a tensor needs it up to byte " +
+                       std::to_string(piece.offset + piece.size));
+}
+
+// A fuse_bufvec with room for `count` buffers; small ones need no allocation.
+class Buffers {
+ public:
+  explicit Buffers(std::size_t count) {
+    const std::size_t size = sizeof(fuse_bufvec) + count * sizeof(fuse_buf);
+    if (size > inline_.size()) more_.resize(size);
+    vector_ = reinterpret_cast<fuse_bufvec*>(more_.empty() ? inline_.data() : more_.data());
+    *vector_ = {};
+  }
+
+  void Add(const Piece& piece, bool from_memory) {
+    fuse_buf& buffer = vector_->buf[vector_->count++];
+    buffer = {};
+    buffer.size = piece.size;
+    buffer.fd = -1;
+    if (from_memory) {
+      buffer.mem = const_cast<std::byte*>(piece.memory);
+    } else {
+      buffer.flags = static_cast<fuse_buf_flags>(FUSE_BUF_IS_FD | FUSE_BUF_FD_SEEK);
+      buffer.fd = piece.fd;
+      buffer.pos = static_cast<off_t>(piece.offset);
+    }
+  }
+
+  fuse_bufvec* get() { return vector_; }
+
+ private:
+  alignas(fuse_bufvec) std::array<char, sizeof(fuse_bufvec) + 17 * sizeof(fuse_buf)> inline_;
+  std::vector<char> more_;
+  fuse_bufvec* vector_;
+};
+
+}  // namespace
+
+void ReplyPieces(fuse_req_t request, const Pieces& pieces) {
+  std::uint64_t total = 0;
+  pieces.ForEach([&](const Piece& piece) {
+    if (piece.fd >= 0) CheckHolds(piece);
+    total += piece.size;
+  });
+  if (total == 0) {
+    fuse_reply_buf(request, nullptr, 0);
+    return;
+  }
+  Buffers buffers(pieces.count());
+  pieces.ForEach([&](const Piece& piece) {
+    // A small piece goes from the mapping in one system call; a large one is spliced from the
+    // descriptor, which moves no bytes through this process.
+    buffers.Add(piece, piece.fd < 0 || (total < kMinSplice && piece.memory != nullptr));
+  });
+  fuse_reply_data(request, buffers.get(), static_cast<fuse_buf_copy_flags>(0));
+}
+
+}  // namespace safetensorfs

@@ -1,0 +1,63 @@
+#include "fs/status.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/text.h"
+
+namespace safetensorfs {
+namespace {
+
+using nlohmann::ordered_json;
+
+const char* NameOf(SourceState state) {
+  switch (state) {
+    case SourceState::kUnchanged: return "unchanged";
+    case SourceState::kReplaced: return "replaced";
+    case SourceState::kChanged: return "changed";
+  }
+  return "";
+}
+
+void AddSources(const Checkpoint& checkpoint, ordered_json& sources, ordered_json& warnings) {
+  for (const std::string& warning : checkpoint.warnings) warnings.push_back(warning);
+  for (const SourceFile& source : checkpoint.sources) {
+    const SourceState state = source.State();
+    sources.push_back({{"path", source.path()}, {"state", NameOf(state)}});
+    if (state == SourceState::kReplaced) {
+      warnings.push_back(Printable(source.path()) +
+                         ": replaced since it was mounted; what was mounted is still served");
+    } else if (state == SourceState::kChanged) {
+      warnings.push_back(Printable(source.path()) +
+                         ": changed in place since it was mounted; it cannot be opened any more");
+    }
+  }
+}
+
+std::string Dump(const SourceTree& tree, ordered_json sources, ordered_json warnings) {
+  const ordered_json status = {{"version", 1},
+                               {"source", tree.path},
+                               {"sources", std::move(sources)},
+                               {"warnings", std::move(warnings)}};
+  // A path may hold bytes that are not UTF-8.
+  return status.dump(2, ' ', false, ordered_json::error_handler_t::replace) + '\n';
+}
+
+}  // namespace
+
+std::string CheckpointStatus(const SourceTree& tree, std::size_t number) {
+  ordered_json sources = ordered_json::array();
+  ordered_json warnings = ordered_json::array();
+  AddSources(*tree.checkpoints[number].checkpoint, sources, warnings);
+  return Dump(tree, std::move(sources), std::move(warnings));
+}
+
+std::string FolderStatus(const SourceTree& tree) {
+  ordered_json sources = ordered_json::array();
+  ordered_json warnings = tree.warnings;
+  for (const SourceTree::OpenCheckpoint& open : tree.checkpoints) {
+    AddSources(*open.checkpoint, sources, warnings);
+  }
+  return Dump(tree, std::move(sources), std::move(warnings));
+}
+
+}  // namespace safetensorfs

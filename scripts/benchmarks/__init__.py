@@ -1,0 +1,1 @@
+"""What scripts/bench can measure, a module for each subcommand."""

@@ -1,0 +1,56 @@
+"""Safetensors files to measure with. Data are holes in the file, or random bytes."""
+
+import json
+import os
+import struct
+
+import numpy as np
+
+
+def tensor_names(count):
+    """Names of a mixture of experts: 776 tensors in a layer, as many layers as it takes."""
+    def endless():
+        layer = 0
+        while True:
+            prefix = f"model.layers.{layer}"
+            for norm in "input_layernorm", "post_attention_layernorm":
+                yield f"{prefix}.{norm}.weight"
+            for projection in "q", "k", "v", "o":
+                yield f"{prefix}.self_attn.{projection}_proj.weight"
+            yield f"{prefix}.mlp.gate.weight"
+            yield f"{prefix}.mlp.gate.e_score_correction_bias"
+            for expert in range(256):
+                for projection in "gate", "up", "down":
+                    yield f"{prefix}.mlp.experts.{expert}.{projection}_proj.weight"
+            layer += 1
+
+    names = endless()
+    return (next(names) for _ in range(count))
+
+
+def write_many_tensors(path, count):
+    """COUNT tensors of BF16 [8,8] over a hole. Returns the header's length in bytes."""
+    nbytes = 128
+    header = "{" + ",".join(
+        f'"{name}":{{"dtype":"BF16","shape":[8,8],"data_offsets":[{i * nbytes},{(i + 1) * nbytes}]}}'
+        for i, name in enumerate(tensor_names(count))) + "}"
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header.encode())
+        file.truncate(8 + len(header) + count * nbytes)
+    return len(header)
+
+
+def write_large_tensor(path, name, nbytes):
+    """A small tensor, then NBYTES of random U8. Returns the large one's offset in the file."""
+    small = 4000
+    header = json.dumps({
+        "model.norm.weight": {"dtype": "U8", "shape": [small], "data_offsets": [0, small]},
+        name: {"dtype": "U8", "shape": [nbytes], "data_offsets": [small, small + nbytes]},
+    }).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.write(np.random.default_rng(1).bytes(small + nbytes))
+        # Written back now, so that it does not happen while something is timed.
+        file.flush()
+        os.fsync(file.fileno())
+    return 8 + len(header) + small

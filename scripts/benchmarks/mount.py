@@ -1,0 +1,57 @@
+"""A mounted safetensorfs, with its process found."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+class Mount:
+    """Mounts SOURCE in the background, as users do, for the length of a with statement.
+
+    seconds: from starting the program until it returned, which is when the mount answers.
+    """
+
+    def __init__(self, binary, source, mountpoint):
+        self.command = [str(binary), str(source), str(mountpoint)]
+        self.mountpoint = Path(mountpoint)
+
+    def __enter__(self):
+        self.mountpoint.mkdir(exist_ok=True)
+        begin = time.perf_counter()
+        status = subprocess.run(self.command).returncode
+        self.seconds = time.perf_counter() - begin
+        if status != 0:
+            sys.exit(f"bench: {' '.join(self.command)}: exit status {status}")
+        try:
+            self.pid = self._find_process()
+        except BaseException:
+            self._unmount()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self._unmount()
+        while Path(f"/proc/{self.pid}").exists():
+            time.sleep(0.01)
+
+    def _unmount(self):
+        unmount = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
+        subprocess.run([*unmount, str(self.mountpoint)], check=True)
+
+    def _find_process(self):
+        wanted = b"\0".join(word.encode() for word in self.command) + b"\0"
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and (entry / "cmdline").read_bytes().endswith(wanted):
+                    return int(entry.name)
+            except OSError:
+                pass  # it has ended meanwhile
+        sys.exit(f"bench: no process runs {' '.join(self.command)}")
+
+    def resident_bytes(self):
+        """VmRSS and RssAnon: with and without the source's own pages that are mapped."""
+        fields = dict(line.split(":", 1) for line in
+                      Path(f"/proc/{self.pid}/status").read_text().splitlines())
+        return tuple(int(fields[key].split()[0]) * 1024 for key in ("VmRSS", "RssAnon"))

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Installs what is missing, from Debian's or Ubuntu's packages and from PyPI.
+#
+#   scripts/install_packages.sh SET...     SET is build, demo or test
+#
+# build: compiler and libraries. demo: those, and what scripts/demo.sh and scripts/bench use.
+# test: all of them. Python packages go into build/venv. Nothing is asked of apt or PyPI when
+# everything is there.
+set -euo pipefail
+
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=$top/build/venv
+
+build_packages=(g++ cmake ninja-build pkg-config libfuse3-dev fuse3 nlohmann-json3-dev libxxhash-dev catch2)
+demo_packages=(attr mount util-linux python3 python3-venv)
+test_packages=(jq rsync mandoc shellcheck procps tar)
+
+die() { echo "install_packages.sh: $*" >&2; exit 1; }
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+apt_get() {
+  # The lock: a machine that has just booted may still be running its own upgrade.
+  as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" </dev/null >/dev/null
+}
+
+install_debian() {
+  local package missing=()
+  command -v dpkg-query >/dev/null ||
+    die "not a Debian or Ubuntu system; install by hand the equivalents of: $*"
+  for package in "$@"; do
+    case $(dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null) in
+      installed*) ;;
+      *) missing+=("$package") ;;
+    esac
+  done
+  [ "${#missing[@]}" -gt 0 ] || return 0
+  [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
+    die "neither root nor sudo; run as root: apt-get install ${missing[*]}"
+  echo "installing: ${missing[*]}" >&2
+  # The package lists may be absent (containers) or so old that their files are gone.
+  apt_get install --no-install-recommends -y "${missing[@]}" 2>/dev/null || {
+    apt_get update
+    apt_get install --no-install-recommends -y "${missing[@]}"
+  }
+}
+
+# install_python NAME PIP_ARGUMENTS...: what was asked for is recorded in build/venv/NAME.installed.
+install_python() {
+  local stamp=$venv/$1.installed wanted
+  shift
+  wanted=$(printf '%s\n' "$@"; if [ "$1" = -r ]; then cat "$2"; fi)
+  [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || return 0
+  # A venv whose Python has been upgraded away runs nothing: made anew.
+  "$venv/bin/python" -c 'import pip' 2>/dev/null || /usr/bin/python3 -m venv --clear "$venv"
+  echo "installing into build/venv: $*" >&2
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+  echo "$wanted" >"$stamp"
+}
+
+[ "$#" -gt 0 ] || die "usage: install_packages.sh SET... (build, demo, test)"
+debian=() python=()
+for set in "$@"; do
+  case $set in
+    build) debian+=("${build_packages[@]}") ;;
+    demo) debian+=("${build_packages[@]}" "${demo_packages[@]}") python+=(demo) ;;
+    test)
+      debian+=("${build_packages[@]}" "${demo_packages[@]}" "${test_packages[@]}")
+      python+=(test)
+      ;;
+    *) die "no set named $set (build, demo, test)" ;;
+  esac
+done
+
+install_debian "${debian[@]}"
+for set in ${python[@]+"${python[@]}"}; do
+  case $set in
+    demo) install_python demo numpy safetensors ml_dtypes ;;
+    test) install_python test -r "$top/tests/requirements.txt" ;;
+  esac
+done
