@@ -39,6 +39,9 @@ struct Shard {
   std::vector<bool> listed;  // which of the header's tensors the index gives to this shard
 };
 
+// A shard that is not there, or is a folder, is a mistake of the index.
+bool IsUnreadable(int code) { return code != ENOENT && code != EISDIR && code != ENOTDIR && code != EINVAL; }
+
 std::size_t CountListed(const ShardIndex& index, std::uint32_t shard) {
   return static_cast<std::size_t>(
       std::count_if(index.tensors().begin(), index.tensors().end(),
@@ -59,11 +62,12 @@ class Merger {
       shard.source.emplace(path);
       shard.header = ReadHeader(*shard.source, shard.problems);
     } catch (const Error& error) {
-      if (error.code() == ENOENT) {
+      if (!IsUnreadable(error.code())) {
         shard.problems.push_back(
             {Fault::kShards, Printable(path_) + ": shard " + Quoted(index_.shards()[number]) +
-                                 " is missing; the index puts " +
-                                 Grouped(CountListed(index_, number)) + " tensors there"});
+                                 (error.code() == ENOENT ? " is missing" : " is no file") +
+                                 "; tensors that the index puts there: " +
+                                 Grouped(CountListed(index_, number))});
       } else {
         shard.problems.push_back({Fault::kUnreadable, error.what()});
       }

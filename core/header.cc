@@ -72,7 +72,7 @@ std::string CheckTensor(const Header& header, const TensorInfo& tensor, std::uin
            " bits, not whole bytes (MisalignedSlice)";
   }
   if (tensor.nbytes() != bits / 8) {
-    return offsets + " hold " + std::to_string(tensor.nbytes()) + " bytes, " +
+    return offsets + " hold " + ByteCount(tensor.nbytes()) + ", " +
            DtypeAndShape(header, tensor) + " needs " + std::to_string(bits / 8) +
            " (TensorInvalidInfo)";
   }
@@ -104,10 +104,10 @@ void CheckLayout(const Header& header, std::uint64_t file_size, Reporter& report
   if (end > held) {
     reporter.Add("truncated: header and tensors need " +
                  std::to_string(header.data_offset + end) + " bytes, the file has " +
-                 std::to_string(file_size) + ", " + std::to_string(end - held) +
-                 " bytes are missing; still downloading? (MetadataIncompleteBuffer)");
+                 std::to_string(file_size) + ", " + ByteCount(end - held) +
+                 " missing; still downloading? (MetadataIncompleteBuffer)");
   } else if (end < held) {
-    reporter.Add(std::to_string(held - end) + " bytes follow the last tensor, which ends at byte " +
+    reporter.Add(ByteCount(held - end) + " after the last tensor, which ends at byte " +
                  std::to_string(header.data_offset + end) + " of " + std::to_string(file_size) +
                  " (MetadataIncompleteBuffer)");
   }
@@ -116,8 +116,8 @@ void CheckLayout(const Header& header, std::uint64_t file_size, Reporter& report
 // Rules 1 to 3: the eight bytes of N. Returns the problem, or an empty string.
 std::string CheckSize(const SourceFile& source, std::uint64_t& header_size) {
   if (source.size() < 8) {
-    return "holds " + std::to_string(source.size()) +
-           " bytes, a safetensors file starts with 8 (HeaderTooSmall)";
+    return "holds " + ByteCount(source.size()) +
+           ", a safetensors file starts with 8 (HeaderTooSmall)";
   }
   std::array<char, 8> bytes;
   source.Read(0, bytes);
@@ -129,8 +129,8 @@ std::string CheckSize(const SourceFile& source, std::uint64_t& header_size) {
   if (header_size > source.size() - 8) {
     return "truncated: header of " + std::to_string(header_size) + " bytes ends at byte " +
            std::to_string(header_size + 8) + ", the file has " + std::to_string(source.size()) +
-           ", " + std::to_string(header_size + 8 - source.size()) +
-           " bytes are missing at least; still downloading? (InvalidHeaderLength)";
+           ", " + ByteCount(header_size + 8 - source.size()) +
+           " missing at least; still downloading? (InvalidHeaderLength)";
   }
   return {};
 }
@@ -154,7 +154,7 @@ std::optional<Header> ReadHeader(const SourceFile& source, Problems& problems) {
                      return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
                    });
   CheckNames(header, reporter);
-  CheckLayout(header, source.size(), reporter);
+  if (reporter.count() == 0) CheckLayout(header, source.size(), reporter);
   if (reporter.count() > 0) return std::nullopt;
   return header;
 }

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/header_window.h"
+#include "core/reference_number.h"
 #include "core/text.h"
 #include "core/utf8.h"
 
@@ -36,7 +37,11 @@ class HeaderHandler {
   bool number_integer(number_integer_t value) {
     return Scalar(value == 0 ? "-0" : std::to_string(value));
   }
-  bool number_float(number_float_t, const string_t& text) { return Scalar(text); }
+  bool number_float(number_float_t, const string_t& text) {
+    if (ReferenceTakesNumber(text)) return Scalar(text);
+    problem_ = "header holds the number " + Printable(text, 60) + ", which is out of range" + kJsonTerm;
+    return false;
+  }
   bool binary(binary_t&) { return Scalar("binary"); }
 
   bool number_unsigned(number_unsigned_t value) {

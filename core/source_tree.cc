@@ -99,8 +99,12 @@ class FolderOpener {
 
   void Keep(std::vector<Candidate>& candidates) {
     for (Candidate& candidate : candidates) {
-      for (const Problem& problem : candidate.problems) tree_.warnings.push_back(problem.text);
-      problems_.insert(problems_.end(), candidate.problems.begin(), candidate.problems.end());
+      for (const Problem& problem : candidate.problems) {
+        // A shard is looked at again by itself where its index is wrong.
+        if (!reported_.insert(problem.text).second) continue;
+        tree_.warnings.push_back(problem.text);
+        problems_.push_back(problem);
+      }
       if (!candidate.checkpoint) continue;
       for (const SourceFile& source : candidate.checkpoint->sources) {
         sources_.emplace(IdOf(source.status()), &source);
@@ -151,6 +155,7 @@ class FolderOpener {
   SourceTree& tree_;
   Problems& problems_;
   std::map<FileId, const SourceFile*> sources_;
+  std::set<std::string> reported_;
   std::vector<Candidate> kept_;
 };
 

@@ -79,6 +79,10 @@ void AppendShape(std::span<const std::uint64_t> shape, std::string& out) {
   out += ']';
 }
 
+std::string ByteCount(std::uint64_t count) {
+  return std::to_string(count) + (count == 1 ? " byte" : " bytes");
+}
+
 std::string Grouped(std::uint64_t value) {
   std::string digits = std::to_string(value);
   for (std::ptrdiff_t at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3) {

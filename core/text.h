@@ -21,6 +21,9 @@ void AppendJsonString(std::string_view text, std::string& out);
 /// Appends a shape as JSON and xattrs spell it: [768,2304].
 void AppendShape(std::span<const std::uint64_t> shape, std::string& out);
 
+/// "1 byte", "12 bytes".
+std::string ByteCount(std::uint64_t count);
+
 /// A count grouped for people: 548,105,171.
 std::string Grouped(std::uint64_t value);
 

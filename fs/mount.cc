@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <syslog.h>
 #include <unistd.h>
 
@@ -34,7 +35,9 @@ void RaiseFileLimit() {
 // MOUNTPOINT, absolute and without symbolic links. Throws Error with a line that says what to do.
 std::string ResolveMountpoint(const std::string& path) {
   struct stat status;
-  if (stat(path.c_str(), &status) != 0) {
+  struct statvfs answer;
+  // The kernel may know what stat says of a mount whose daemon is gone; statvfs asks it.
+  if (stat(path.c_str(), &status) != 0 || statvfs(path.c_str(), &answer) != 0) {
     if (errno == ENOTCONN) {
       throw Error(ENOTCONN, Printable(path) + ": is a dead mount (" + ErrnoText(ENOTCONN) +
                                 "); clear it with: fusermount3 -uz " + Printable(path));

@@ -54,7 +54,7 @@ TEST_CASE("A file must hold eight bytes and the header that they announce") {
   CHECK(Verdict("") == "holds 0 bytes, a safetensors file starts with 8 (HeaderTooSmall)");
   CHECK(Verdict("1234567") == "holds 7 bytes, a safetensors file starts with 8 (HeaderTooSmall)");
   CHECK(Verdict(LittleEndian64(60)) ==
-        "truncated: header of 60 bytes ends at byte 68, the file has 8, 60 bytes are missing at "
+        "truncated: header of 60 bytes ends at byte 68, the file has 8, 60 bytes missing at "
         "least; still downloading? (InvalidHeaderLength)");
   CHECK(EndsWith(Verdict(LittleEndian64(0xFFFFFFFF0000003C) + "{}"), "HeaderTooLarge"));
   CHECK(Verdict(LittleEndian64(100'000'001)) ==
@@ -197,9 +197,9 @@ TEST_CASE("The last tensor ends where the file ends") {
   CHECK(VerdictOnHeader(header, 14) ==
         "truncated: header and tensors need " + end + " bytes, the file has " +
             std::to_string(8 + header.size() + 14) +
-            ", 2 bytes are missing; still downloading? (MetadataIncompleteBuffer)");
+            ", 2 bytes missing; still downloading? (MetadataIncompleteBuffer)");
   CHECK(VerdictOnHeader(header, 21) ==
-        "5 bytes follow the last tensor, which ends at byte " + end + " of " +
+        "5 bytes after the last tensor, which ends at byte " + end + " of " +
             std::to_string(8 + header.size() + 21) + " (MetadataIncompleteBuffer)");
 }
 

@@ -83,7 +83,7 @@ TEST_CASE("The shards of an index that is wrong are shown by themselves") {
   REQUIRE(problems.size() == 1);
   CHECK(problems[0].fault == Fault::kShards);
   CHECK(problems[0].text.ends_with(
-      "shard \"m-2.safetensors\" is missing; the index puts 1 tensors there"));
+      "shard \"m-2.safetensors\" is missing; tensors that the index puts there: 1"));
 }
 
 TEST_CASE("A cache folder means the snapshot that refs/main names") {
