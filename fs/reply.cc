@@ -9,8 +9,10 @@
 namespace safetensorfs {
 namespace {
 
-// libfuse does not splice what is smaller than two pages, but reads it into a buffer of its own.
+// What libfuse splices: less than two pages, or more than a pipe may hold with the reply's header
+// (/proc/sys/fs/pipe-max-size, 1 MiB for users), it would read into a buffer of its own instead.
 constexpr std::uint64_t kMinSplice = 8192;
+constexpr std::uint64_t kMaxSplice = (1 << 20) - 2 * 4096;
 
 // Bytes that were cut off would come back as zeros from the kernel's page cache.
 void CheckHolds(const Piece& piece) {
@@ -66,11 +68,12 @@ void ReplyPieces(fuse_req_t request, const Pieces& pieces) {
     fuse_reply_buf(request, nullptr, 0);
     return;
   }
+  const bool is_spliced = total >= kMinSplice && total <= kMaxSplice;
   Buffers buffers(pieces.count());
   pieces.ForEach([&](const Piece& piece) {
-    // A small piece goes from the mapping in one system call; a large one is spliced from the
-    // descriptor, which moves no bytes through this process.
-    buffers.Add(piece, piece.fd < 0 || (total < kMinSplice && piece.memory != nullptr));
+    // Splicing from the descriptor moves no bytes through this process; the rest goes from the
+    // mapping, in one system call.
+    buffers.Add(piece, piece.fd < 0 || (!is_spliced && piece.memory != nullptr));
   });
   fuse_reply_data(request, buffers.get(), static_cast<fuse_buf_copy_flags>(0));
 }
