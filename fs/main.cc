@@ -12,7 +12,7 @@ namespace {
 
 int Run(const Options& options) {
   switch (options.action) {
-    case Options::Action::kHelp: std::fputs(HelpText().c_str(), stdout); return 0;
+    case Options::Action::kHelp: std::fputs(ProgramHelp().c_str(), stdout); return 0;
     case Options::Action::kVersion: std::puts("safetensorfs " SAFETENSORFS_VERSION); return 0;
     case Options::Action::kCheck: return CheckSource(options.source);
     case Options::Action::kMount: break;

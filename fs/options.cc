@@ -152,7 +152,7 @@ std::string UsageLine() {
          "--help | --version";
 }
 
-std::string HelpText() {
+std::string ProgramHelp() {
   return UsageLine() + R"(
 
 Mounts SOURCE, a safetensors file, an index of shards or a folder, as a directory in which each

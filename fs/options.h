@@ -41,6 +41,6 @@ Options ParseOptions(std::span<const char* const> arguments);
 /// The usage line, without newline.
 std::string UsageLine();
 /// What --help prints.
-std::string HelpText();
+std::string ProgramHelp();
 
 }  // namespace safetensorfs

@@ -6,3 +6,8 @@
 #else
 #include <catch2/catch.hpp>
 #endif
+
+// Sanitizers bring their own allocator and memory: what measures either leaves itself out.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SAFETENSORFS_SANITIZED 1
+#endif
