@@ -78,9 +78,14 @@ const Checkpoint& Tree::checkpoint(const Node& node) const {
   return *source_.checkpoints[node.place].checkpoint;
 }
 
-const Checkpoint* Tree::CheckpointOf(NodeId directory) const {
+std::optional<std::uint32_t> Tree::PlaceOf(NodeId directory) const {
   const Node node = Decode(directory);
-  return node.kind == NodeKind::kTensors ? &checkpoint(node) : nullptr;
+  if (node.kind != NodeKind::kTensors) return std::nullopt;
+  return node.place;
+}
+
+NodeId Tree::DirectoryOf(std::uint32_t place) const {
+  return Encode({NodeKind::kTensors, place, 0});
 }
 
 std::optional<NodeId> Tree::Lookup(NodeId directory, std::string_view name) const {
@@ -257,7 +262,7 @@ struct stat Tree::Stat(NodeId id) const {
       return Describe(id, kFileMode, Size(node), checkpoint(node).source_of(node.index).status());
     case NodeKind::kDocument:
       return Describe(id, kFileMode, Size(node), checkpoint(node).newest_status());
-    case NodeKind::kLive: break;
+    default: break;
   }
   throw Error(ENOENT, "no such node");
 }

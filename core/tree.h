@@ -37,7 +37,14 @@ enum class NodeKind : std::uint8_t {
   kNpyFolder,      // .npy
   kNpyTensor,
   kDocument,       // .summary and the other generated files, by position in kDocuments
-  kLive,           // files whose content changes: not of this tree, numbered by who serves them
+  // Not of this tree; numbered by who serves them:
+  kLive,           // files whose content changes
+  kDevicesFolder,  // .devices and what is below, whose files come and go
+  kDeviceFolder,
+  kDataFolder,
+  kHandlesFolder,
+  kDataFile,
+  kHandleFile,
 };
 
 struct Node {
@@ -100,8 +107,10 @@ class Tree {
   /// The tensor that a tensor file or .npy shows.
   std::optional<TensorRef> FindTensor(NodeId node) const;
 
-  /// The checkpoint that a directory of tensors shows, else null.
-  const Checkpoint* CheckpointOf(NodeId directory) const;
+  /// The number of the checkpoint that a directory of tensors shows.
+  std::optional<std::uint32_t> PlaceOf(NodeId directory) const;
+  /// The directory of tensors of a checkpoint.
+  NodeId DirectoryOf(std::uint32_t place) const;
 
   const SourceTree& source() const { return source_; }
   /// The bytes of all tensors.

@@ -5,22 +5,42 @@
 namespace safetensorfs {
 namespace {
 
-constexpr char kStatusName[] = ".status";
-constexpr mode_t kStatusMode = S_IFREG | 0444;
+constexpr mode_t kReadable = S_IFREG | 0444;
 
 }  // namespace
 
-Filesystem::Filesystem(const SourceTree& source, Tree::Ownership ownership, Log& logger)
-    : tree(source, ownership), log(logger) {
-  for (std::uint32_t i = 0; i < source.checkpoints.size(); ++i) {
-    const NodeId directory =
-        source.is_folder() ? EncodeNode({NodeKind::kTensors, i, 0}) : kRootNode;
-    live.Add({directory, kStatusName, kStatusMode,
-              [&source, i] { return CheckpointStatus(source, i); }});
+Filesystem::Filesystem(const SourceTree& source, std::unique_ptr<Devices> all_devices,
+                       const Modes& modes, Log& logger)
+    : tree(source, modes.ownership),
+      log(logger),
+      devices(std::move(all_devices)),
+      device_files(tree, *devices, {modes.group_commands ? 0440u : 0400u}),
+      control(std::make_unique<ControlService>(source, *devices)) {
+  for (std::uint32_t place = 0; place < source.checkpoints.size(); ++place) {
+    AddLiveFiles(place, S_IFREG | (modes.group_commands ? 0660 : 0600));
   }
   if (source.is_folder()) {
-    live.Add({kRootNode, kStatusName, kStatusMode, [&source] { return FolderStatus(source); }});
+    live.Add({kRootNode, ".status", kReadable, [&source](uid_t) { return FolderStatus(source); }});
   }
+}
+
+void Filesystem::AddLiveFiles(std::uint32_t place, mode_t control_mode) {
+  const NodeId directory = tree.DirectoryOf(place);
+  live.Add({directory, ".control", control_mode,
+            [this, place](uid_t reader) { return control->LatestReport(place, reader); }, place});
+  live.Add({directory, ".status", kReadable, [this, place](uid_t) {
+              return CheckpointStatus(tree.source(), place, *devices);
+            }});
+  for (std::uint32_t i = 0; i < devices->all().size(); ++i) {
+    live.Add({DeviceFiles::DeviceFolder(place, i), "info", kReadable, [this, place, i](uid_t) {
+                return devices->all()[i]->InfoText(place) + '\n';
+              }});
+  }
+}
+
+void Filesystem::Stop() {
+  control->Stop();
+  for (const auto& device : devices->all()) device->Stop();
 }
 
 }  // namespace safetensorfs

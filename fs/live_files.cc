@@ -7,9 +7,9 @@
 namespace safetensorfs {
 namespace {
 
-// Nodes of kind kLive: those below 2^32 are st_ino of files, the rest serial numbers of lookups.
+// Nodes of kind kLive: those below 2^32 (kFirstSerial) are st_ino of files, the
+// rest serial numbers of lookups.
 constexpr NodeId kLiveBit = static_cast<NodeId>(NodeKind::kLive) << 56;
-constexpr NodeId kFirstSerial = NodeId{1} << 32;
 
 }  // namespace
 
@@ -18,16 +18,19 @@ bool LiveFiles::IsLive(NodeId node) {
 }
 
 void LiveFiles::Add(File file) {
-  if (files_.empty()) next_serial_ = kFirstSerial;
-  file.ino = kLiveBit | files_.size();
-  files_.push_back(std::move(file));
+  file.ino = kLiveBit | next_ino_++;
+  files_[file.directory].push_back(std::move(file));
+}
+
+const std::vector<LiveFiles::File>& LiveFiles::In(NodeId directory) const {
+  static const std::vector<File> kNone;
+  const auto files = files_.find(directory);
+  return files == files_.end() ? kNone : files->second;
 }
 
 const LiveFiles::File* LiveFiles::Find(NodeId directory, std::string_view name) const {
-  // Few names start with a dot, so most lookups end here.
-  if (name.empty() || name[0] != '.') return nullptr;
-  for (const File& file : files_) {
-    if (file.directory == directory && file.name == name) return &file;
+  for (const File& file : In(directory)) {
+    if (file.name == name) return &file;
   }
   return nullptr;
 }
@@ -68,9 +71,9 @@ std::shared_ptr<LiveFiles::Snapshot> LiveFiles::SnapshotOf(NodeId node) const {
 
 const LiveFiles::File& LiveFiles::FileOf(NodeId node) const { return *SnapshotOf(node)->file; }
 
-std::shared_ptr<const std::string> LiveFiles::Text(NodeId node) const {
+std::shared_ptr<const std::string> LiveFiles::Text(NodeId node, uid_t reader) const {
   std::shared_ptr<Snapshot> snapshot = SnapshotOf(node);
-  std::call_once(snapshot->rendered, [&] { snapshot->text = snapshot->file->render(); });
+  std::call_once(snapshot->rendered, [&] { snapshot->text = snapshot->file->render(reader); });
   const std::string* text = &snapshot->text;
   return {std::move(snapshot), text};
 }

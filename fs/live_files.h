@@ -24,14 +24,17 @@ class LiveFiles {
     NodeId directory;
     std::string name;
     mode_t mode;
-    std::function<std::string()> render;  // from any thread
-    NodeId ino = 0;                       // set by Add
+    std::function<std::string(uid_t reader)> render;  // from any thread
+    /// For a control file: the number of its checkpoint. Only these may be opened for writing.
+    std::optional<std::uint32_t> control = std::nullopt;
+    NodeId ino = 0;  // set by Add
   };
 
   /// Before the mount is served.
   void Add(File file);
 
-  const std::vector<File>& files() const { return files_; }
+  /// The live files of a directory, in the order in which they were added.
+  const std::vector<File>& In(NodeId directory) const;
 
   /// True for the name of a live file in that directory.
   bool Has(NodeId directory, std::string_view name) const;
@@ -44,8 +47,8 @@ class LiveFiles {
   static bool IsLive(NodeId node);
   /// The file of a node. Throws Error (ESTALE) for one that is gone.
   const File& FileOf(NodeId node) const;
-  /// The node's text, rendered at the first call.
-  std::shared_ptr<const std::string> Text(NodeId node) const;
+  /// The node's text, rendered at the first call for who asks then.
+  std::shared_ptr<const std::string> Text(NodeId node, uid_t reader) const;
 
  private:
   struct Snapshot {
@@ -58,10 +61,13 @@ class LiveFiles {
   const File* Find(NodeId directory, std::string_view name) const;
   std::shared_ptr<Snapshot> SnapshotOf(NodeId node) const;
 
-  std::vector<File> files_;
+  static constexpr std::uint64_t kFirstSerial = std::uint64_t{1} << 32;
+
+  std::unordered_map<NodeId, std::vector<File>> files_;  // by directory
+  std::uint64_t next_ino_ = 0;
   mutable std::mutex mutex_;  // guards what follows
   std::unordered_map<NodeId, std::shared_ptr<Snapshot>> snapshots_;
-  std::uint64_t next_serial_;
+  std::uint64_t next_serial_ = kFirstSerial;
 };
 
 }  // namespace safetensorfs

@@ -1,5 +1,7 @@
 #include "fs/mount.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -14,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device/cpu_device.h"
 #include "core/error.h"
 #include "core/source_tree.h"
 #include "core/text.h"
@@ -80,6 +83,26 @@ void LogToSyslog(fuse_log_level level, const char* format, va_list arguments) {
   vsyslog(static_cast<int>(level), format, arguments);
 }
 
+Filesystem::Modes ModesOf(const Options& options) {
+  return {{options.uid.value_or(geteuid()), options.gid.value_or(getegid()), options.umask},
+          options.gid.has_value()};
+}
+
+// Blocks the signals that end the daemon, until Unblock: threads that are made meanwhile never take
+// them, and the session's loop, which waits in the main thread, does.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigemptyset(&set_);
+    for (const int signal : {SIGHUP, SIGINT, SIGTERM}) sigaddset(&set_, signal);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+  }
+  void Unblock() const { pthread_sigmask(SIG_UNBLOCK, &set_, nullptr); }
+
+ private:
+  sigset_t set_;
+};
+
 // A libfuse session from mount to unmount.
 class Session {
  public:
@@ -142,10 +165,10 @@ int Mount(const Options& options, Background& background) {
     return static_cast<int>(worst->fault);
   }
   try {
-    Filesystem filesystem(*source,
-                          {options.uid.value_or(geteuid()), options.gid.value_or(getegid()),
-                           options.umask},
-                          log);
+    const BlockedSignals blocked;  // in threads made here: the main thread takes them
+    auto all_devices = std::make_unique<Devices>();
+    all_devices->Add(std::make_unique<DeviceHost>(std::make_unique<CpuDevice>(), *source));
+    Filesystem filesystem(*source, std::move(all_devices), ModesOf(options), log);
     filesystem.on_init = [&] {
       if (options.foreground) {
         NotifyReady();
@@ -160,7 +183,10 @@ int Mount(const Options& options, Background& background) {
     session.Mount(mountpoint, /*detach=*/!options.foreground);
     // Every path is absolute by now; a daemon keeps no folder busy.
     if (!options.foreground && chdir("/") != 0) ThrowErrno("/", "cannot change to it");
-    if (session.Serve(options.max_threads)) return 0;
+    blocked.Unblock();
+    const bool is_ended = session.Serve(options.max_threads);
+    filesystem.Stop();
+    if (is_ended) return 0;
     log.Line(Printable(mountpoint) + ": the connection to the kernel broke");
   } catch (const Error& error) {
     log.Line(error.what());

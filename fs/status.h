@@ -2,15 +2,16 @@
 
 #include <string>
 
+#include "core/device/devices.h"
 #include "core/source_tree.h"
 
 namespace safetensorfs {
 
-/// `.status` of the checkpoint directory `number` of `tree`, as JSON: source, its files and whether
-/// they still are what was mounted, warnings.
-std::string CheckpointStatus(const SourceTree& tree, std::size_t number);
+/// `.status` of the directory of checkpoint `place`, as JSON: the source, its files and whether they
+/// still are what was mounted, the devices, the commands in flight, warnings.
+std::string CheckpointStatus(const SourceTree& tree, std::uint32_t place, const Devices& devices);
 
-/// `.status` at the root of a mounted folder: the same for all its checkpoints, and what was left
+/// `.status` at the root of a mounted folder: the sources of all its checkpoints, and what was left
 /// out of the mount and why.
 std::string FolderStatus(const SourceTree& tree);
 

@@ -1,0 +1,40 @@
+#include "core/control_script.h"
+
+#include <cerrno>
+#include <utility>
+
+#include "core/error.h"
+#include "core/text.h"
+
+namespace safetensorfs {
+namespace {
+
+constexpr std::size_t kBufferUnit = 512;
+
+}  // namespace
+
+std::vector<std::string> ScriptBuffer::Write(std::string_view text) {
+  const bool cut = text.size() % kBufferUnit == 0;
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const std::size_t newline = text.find('\n');
+    const std::string_view piece = text.substr(0, newline);
+    if (!waiting_.empty() && waiting_.size() + piece.size() > kMaxWaiting) {
+      waiting_ = {};
+      throw Error(EINVAL, "a line of more than " + Grouped(kMaxWaiting) +
+                              " bytes, in several writes: split it into several commands");
+    }
+    waiting_ += piece;
+    if (newline == text.npos && cut) break;
+    lines.push_back(std::exchange(waiting_, {}));
+    text.remove_prefix(newline == text.npos ? text.size() : newline + 1);
+  }
+  return lines;
+}
+
+std::optional<std::string> ScriptBuffer::Close() {
+  if (waiting_.empty()) return std::nullopt;
+  return std::exchange(waiting_, {});
+}
+
+}  // namespace safetensorfs

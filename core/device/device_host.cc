@@ -1,0 +1,245 @@
+#include "core/device/device_host.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+
+#include "core/error.h"
+#include "core/process.h"
+#include "core/tensor_selection.h"
+#include "core/text.h"
+
+namespace safetensorfs {
+namespace {
+
+// RELEASE comes after close(2) has returned: `python client.py; rm ...` must find the lease gone.
+constexpr std::chrono::milliseconds kLeasePatience(90);
+
+std::vector<std::uint32_t> TensorCounts(const SourceTree& source) {
+  std::vector<std::uint32_t> counts;
+  for (const auto& open : source.checkpoints) counts.push_back(open.checkpoint->index.size());
+  return counts;
+}
+
+std::uint64_t BytesOf(const Checkpoint& checkpoint, const std::vector<std::uint32_t>& tensors) {
+  std::uint64_t nbytes = 0;
+  for (const std::uint32_t tensor : tensors) nbytes += checkpoint.index[tensor].nbytes;
+  return nbytes;
+}
+
+std::string Count(std::size_t tensors) {
+  return Grouped(tensors) + (tensors == 1 ? " tensor" : " tensors");
+}
+
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+std::string Speed(std::uint64_t nbytes, double seconds) {
+  char text[80];
+  std::snprintf(text, sizeof text, " in %.3f s, %.2f GB/s", seconds,
+                seconds > 0 ? static_cast<double>(nbytes) / seconds / 1e9 : 0.0);
+  return text;
+}
+
+void CheckUnchanged(const Checkpoint& checkpoint, const std::vector<std::uint32_t>& tensors) {
+  std::vector<bool> is_checked(checkpoint.sources.size());
+  for (const std::uint32_t tensor : tensors) {
+    const std::uint32_t number = checkpoint.index[tensor].source;
+    if (is_checked[number]) continue;
+    is_checked[number] = true;
+    if (!checkpoint.sources[number].IsUnchanged()) {
+      throw Error(ESTALE, Printable(checkpoint.sources[number].path()) +
+                              ": was changed in place since it was mounted");
+    }
+  }
+}
+
+}  // namespace
+
+DeviceHost::DeviceHost(std::unique_ptr<Device> device, const SourceTree& source)
+    : device_(std::move(device)), source_(source), loaded_(TensorCounts(source)) {
+  device_->OnLost([this](const std::string&) { loaded_.Clear(); });
+}
+
+std::shared_ptr<Job> DeviceHost::Submit(DeviceCommand command, std::function<void(Outcome)> done) {
+  auto job = std::make_shared<Job>();
+  job->verb = VerbName(command.verb);
+  job->place = command.place;
+  job->pid = command.pid;
+  job->done = std::move(done);
+  job->run = [this, command = std::move(command)](Job& self) {
+    switch (command.verb) {
+      case Verb::kLoad: return RunLoad(self, command);
+      case Verb::kUnload: return RunUnload(command);
+      case Verb::kVerify: return RunVerify(self, command);
+      case Verb::kHelp: break;
+    }
+    return std::string();
+  };
+  queue_.Submit(job);
+  return job;
+}
+
+std::string DeviceHost::RunLoad(Job& job, const DeviceCommand& command) {
+  const Checkpoint& checkpoint = CheckpointAt(command.place);
+  std::vector<std::uint32_t> missing;
+  for (const std::uint32_t tensor : command.tensors) {
+    if (!loaded_.Has(command.place, tensor)) missing.push_back(tensor);
+  }
+  const Stopwatch watch;
+  CheckUnchanged(checkpoint, missing);
+  const std::uint64_t nbytes = BytesOf(checkpoint, missing);
+  job.progress.total = nbytes;
+  device_->Load(checkpoint, missing, job.progress, job.stop.get_token());
+  loaded_.Add(command.place, missing);
+  const std::size_t skipped = command.tensors.size() - missing.size();
+  return Count(missing.size()) + ", " + Grouped(nbytes) + " bytes loaded" +
+         Speed(nbytes, watch.seconds()) +
+         (skipped > 0 ? "; " + Count(skipped) + " already there" : "");
+}
+
+std::vector<std::uint32_t> DeviceHost::SelectLoaded(const DeviceCommand& command) const {
+  SelectionScope scope;
+  scope.contains = [&](std::uint32_t tensor) { return loaded_.Has(command.place, tensor); };
+  scope.which = "loaded on " + name();
+  return SelectTensors(CheckpointAt(command.place).index, *command.patterns, scope);
+}
+
+std::string DeviceHost::RunUnload(const DeviceCommand& command) {
+  return Unload(command.place, SelectLoaded(command));
+}
+
+std::string DeviceHost::Unload(std::uint32_t place, const std::vector<std::uint32_t>& tensors) {
+  const Checkpoint& checkpoint = CheckpointAt(place);
+  const auto holders = loaded_.Remove(
+      place, tensors, [&](std::uint32_t tensor) { return UnitOf(place, tensor); }, kLeasePatience);
+  if (!holders.empty()) throw Error(EBUSY, "in use by " + NamesOf(place, tensors, holders));
+  const std::uint64_t nbytes = BytesOf(checkpoint, tensors);
+  const std::uint64_t freed = device_->Unload(checkpoint, tensors);
+  std::string line = Count(tensors.size()) + ", " + Grouped(nbytes) + " bytes unloaded, " +
+                     Grouped(freed) + " freed";
+  if (freed < nbytes) line += ", " + Grouped(nbytes - freed) + " still held by neighbours";
+  return line;
+}
+
+std::string DeviceHost::RunVerify(Job& job, const DeviceCommand& command) {
+  const Checkpoint& checkpoint = CheckpointAt(command.place);
+  const std::vector<std::uint32_t> tensors = SelectLoaded(command);
+  const Stopwatch watch;
+  CheckUnchanged(checkpoint, tensors);
+  device_->Verify(checkpoint, tensors, job.progress, job.stop.get_token());
+  const std::uint64_t nbytes = BytesOf(checkpoint, tensors);
+  return Count(tensors.size()) + ", " + Grouped(nbytes) + " bytes equal to the source" +
+         Speed(nbytes, watch.seconds());
+}
+
+void DeviceHost::Unlink(std::uint64_t serial, std::function<void(Outcome)> done) {
+  auto job = std::make_shared<Job>();
+  job->verb = VerbName(Verb::kUnload);
+  job->done = done;
+  job->run = [this, serial](Job&) -> std::string {
+    const auto instance = loaded_.FindSerial(serial);
+    if (!instance) throw Error(ENOENT, "is not loaded any more");
+    return Unload(instance->place, {instance->tensor});
+  };
+  if (!queue_.SubmitIfIdle(job)) done({EBUSY, name() + ": a command is running"});
+}
+
+std::uint64_t DeviceHost::UnitOf(std::uint32_t place, std::uint32_t tensor) const {
+  return static_cast<std::uint64_t>(place) << 40 | device_->LeaseUnit(CheckpointAt(place), tensor);
+}
+
+// "pid 7 (python3), pid 9 (bash)". A process that took a lease may have left it to a child.
+std::string DeviceHost::NamesOf(std::uint32_t place, const std::vector<std::uint32_t>& tensors,
+                                const std::vector<Holder>& holders) const {
+  std::vector<Holder> named;
+  const auto add = [&named](const Holder& holder) {
+    if (std::ranges::none_of(named, [&](const Holder& other) { return other.pid == holder.pid; })) {
+      named.push_back(holder);
+    }
+  };
+  for (const Holder& holder : holders) {
+    if (!ProgramOf(holder.pid).empty()) {
+      add(holder);
+      continue;
+    }
+    for (const std::uint32_t tensor : tensors) {
+      if (named.size() > 8) break;
+      const std::string file = "/.devices/" + name() + "/handles/" +
+                               CheckpointAt(place).index.FileName(tensor);
+      for (const pid_t pid : ProcessesWithOpenFile(file)) add({pid, ProgramOf(pid)});
+    }
+  }
+  if (named.empty()) named = holders;  // gone from /proc, or not ours to see
+  std::string text;
+  for (std::size_t i = 0; i < named.size() && i < 8; ++i) {
+    text += (i > 0 ? ", pid " : "pid ") + std::to_string(named[i].pid) + " (" +
+            Printable(named[i].program) + ")";
+  }
+  if (named.size() > 8) text += " and " + Grouped(named.size() - 8) + " more";
+  return text;
+}
+
+std::optional<std::uint64_t> DeviceHost::Lease(const LoadedTensors::Instance& instance, pid_t pid) {
+  return loaded_.Lease(instance.serial, UnitOf(instance.place, instance.tensor),
+                       {pid, ProgramOf(pid)});
+}
+
+void DeviceHost::Read(const LoadedTensors::Instance& instance, std::uint64_t offset,
+                      std::uint64_t size, Device::ReadReply reply) {
+  const Checkpoint& checkpoint = CheckpointAt(instance.place);
+  const std::uint64_t nbytes = checkpoint.index[instance.tensor].nbytes;
+  if (offset >= nbytes) return reply(0, Pieces());
+  device_->Read(checkpoint, instance.tensor, offset, std::min(size, nbytes - offset),
+                std::move(reply));
+}
+
+std::string DeviceHost::HandleText(const LoadedTensors::Instance& instance) const {
+  const Checkpoint& checkpoint = CheckpointAt(instance.place);
+  const TensorIndex& index = checkpoint.index;
+  std::string text = "{\"version\":1,\"device\":\"" + name() + "\",\"name\":";
+  AppendJsonString(index.name(instance.tensor), text);
+  text += ",\"dtype\":\"" + std::string(index.dtype(instance.tensor).name) + "\",\"shape\":";
+  AppendShape(index.shape(instance.tensor), text);
+  text += ",\"nbytes\":" + std::to_string(index[instance.tensor].nbytes) +
+          ",\"generation\":" + std::to_string(instance.serial) + "," +
+          device_->HandleFields(checkpoint, instance.tensor) + "}\n";
+  return text;
+}
+
+DeviceHost::Loaded DeviceHost::LoadedOf(std::uint32_t place) const {
+  const TensorIndex& index = CheckpointAt(place).index;
+  Loaded total;
+  for (auto at = loaded_.Next(place, 0); at; at = loaded_.Next(place, at->tensor + 1)) {
+    total.tensors += 1;
+    total.nbytes += index[at->tensor].nbytes;
+  }
+  return total;
+}
+
+std::string DeviceHost::InfoText(std::uint32_t place) const {
+  const DeviceInfo info = device_->Info();
+  const Loaded loaded = LoadedOf(place);
+  std::string text = "{\"name\":\"" + name() + "\"";
+  if (!info.uuid.empty()) text += ",\"uuid\":\"" + info.uuid + "\"";
+  const auto add = [&text](const char* field, std::uint64_t value) {
+    text += std::string(",\"") + field + "\":" + std::to_string(value);
+  };
+  add("total_nbytes", info.total_nbytes);
+  add("free_nbytes", info.free_nbytes);
+  add("loaded_tensors", loaded.tensors);
+  add("loaded_nbytes", loaded.nbytes);
+  add("held_nbytes", info.held_nbytes);
+  add("leases", loaded_.LeaseCount());
+  return text + "}";
+}
+
+}  // namespace safetensorfs

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/control_command.h"
+#include "core/device/device.h"
+#include "core/device/device_queue.h"
+#include "core/device/loaded_tensors.h"
+#include "core/source_tree.h"
+
+namespace safetensorfs {
+
+/// What a command asks of one device.
+struct DeviceCommand {
+  Verb verb = Verb::kLoad;
+  std::uint32_t place = 0;  // number of the checkpoint
+  pid_t pid = 0;            // who asks
+  /// For a load: all tensors that are meant. Those that are there already are skipped.
+  std::vector<std::uint32_t> tensors;
+  /// For the rest: chosen among what is loaded when the command's turn comes.
+  std::shared_ptr<const std::vector<Glob>> patterns;
+};
+
+/// A device with its queue and what it has loaded of all checkpoints. Thread-safe.
+class DeviceHost {
+ public:
+  /// `source` must outlive it.
+  DeviceHost(std::unique_ptr<Device> device, const SourceTree& source);
+
+  const std::string& name() const { return device_->name(); }
+  bool IsCalled(std::string_view word) const {
+    return word == name() || device_->IsAlsoCalled(word);
+  }
+
+  /// Queues a command. `done` is called once, from another thread.
+  std::shared_ptr<Job> Submit(DeviceCommand command, std::function<void(Outcome)> done);
+  void Cancel(const std::shared_ptr<Job>& job) { queue_.Cancel(job); }
+  /// Cancels everything and waits until it has ended.
+  void Stop() { queue_.Stop(); }
+
+  /// Unloads one load of a tensor, unless the device is busy: then `done` gets EBUSY at once.
+  void Unlink(std::uint64_t serial, std::function<void(Outcome)> done);
+
+  /// The JSON of a handle: the tensor's name, dtype, shape and nbytes and how to attach to it.
+  std::string HandleText(const LoadedTensors::Instance& instance) const;
+  /// Takes a lease for a process; nothing if that load is gone.
+  std::optional<std::uint64_t> Lease(const LoadedTensors::Instance& instance, pid_t pid);
+  /// Reads back; `reply` gets ESTALE where that load is gone.
+  void Read(const LoadedTensors::Instance& instance, std::uint64_t offset, std::uint64_t size,
+            Device::ReadReply reply);
+
+  /// The device as JSON: name, uuid, total, free, held and loaded bytes of all checkpoints, or what
+  /// is loaded of one.
+  std::string InfoText(std::uint32_t place) const;
+
+  struct Loaded {
+    std::uint64_t tensors = 0;
+    std::uint64_t nbytes = 0;
+  };
+  Loaded LoadedOf(std::uint32_t place) const;
+
+  LoadedTensors& loaded() { return loaded_; }
+  const LoadedTensors& loaded() const { return loaded_; }
+  DeviceInfo Info() const { return device_->Info(); }
+  std::vector<std::shared_ptr<Job>> Jobs() const { return queue_.Jobs(); }
+
+ private:
+  std::string RunLoad(Job& job, const DeviceCommand& command);
+  std::string RunUnload(const DeviceCommand& command);
+  std::string RunVerify(Job& job, const DeviceCommand& command);
+  std::string Unload(std::uint32_t place, const std::vector<std::uint32_t>& tensors);
+  std::vector<std::uint32_t> SelectLoaded(const DeviceCommand& command) const;
+  std::uint64_t UnitOf(std::uint32_t place, std::uint32_t tensor) const;
+  std::string NamesOf(std::uint32_t place, const std::vector<std::uint32_t>& tensors,
+                      const std::vector<Holder>& holders) const;
+  const Checkpoint& CheckpointAt(std::uint32_t place) const {
+    return *source_.checkpoints[place].checkpoint;
+  }
+
+  std::unique_ptr<Device> device_;
+  const SourceTree& source_;
+  LoadedTensors loaded_;
+  DeviceQueue queue_;  // last: its jobs use the rest
+};
+
+}  // namespace safetensorfs

@@ -1,0 +1,19 @@
+#include "core/device/devices.h"
+
+#include <cerrno>
+
+#include "core/error.h"
+#include "core/text.h"
+
+namespace safetensorfs {
+
+DeviceHost& Devices::Find(std::string_view word) const {
+  std::string names;
+  for (const auto& host : hosts_) {
+    if (host->IsCalled(word)) return *host;
+    names += (names.empty() ? "" : ", ") + host->name();
+  }
+  throw Error(ENODEV, "no device " + Quoted(word) + "; there is " + names);
+}
+
+}  // namespace safetensorfs

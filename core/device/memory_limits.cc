@@ -1,0 +1,64 @@
+#include "core/device/memory_limits.h"
+
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <fstream>
+#include <string>
+
+#include "core/error.h"
+#include "core/text.h"
+
+namespace safetensorfs {
+namespace {
+
+// CAP_IPC_LOCK frees a process from RLIMIT_MEMLOCK (mlock(2)).
+bool MayLockAnything() {
+  constexpr int kCapIpcLock = 14;
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word) {
+    if (word != "CapEff:") continue;
+    status >> word;
+    return (std::stoull(word, nullptr, 16) >> kCapIpcLock & 1) != 0;
+  }
+  return false;
+}
+
+std::string Figures(std::uint64_t needed, std::uint64_t held) {
+  return "needs " + Grouped(needed) + " more bytes locked, holds " + Grouped(held);
+}
+
+}  // namespace
+
+MemoryStatus ReadMemoryStatus() {
+  MemoryStatus memory;
+  std::ifstream status("/proc/meminfo");
+  std::string word;
+  while (status >> word) {
+    std::uint64_t* field = word == "MemTotal:"       ? &memory.total_nbytes
+                           : word == "MemAvailable:" ? &memory.available_nbytes
+                                                     : nullptr;
+    if (field != nullptr && status >> *field) *field *= 1024;
+  }
+  return memory;
+}
+
+void CheckMemoryLimits(std::uint64_t needed, std::uint64_t held) {
+  const MemoryStatus memory = ReadMemoryStatus();
+  if (needed > memory.available_nbytes) {
+    throw Error(ENOMEM, Figures(needed, held) + "; free are " + Grouped(memory.available_nbytes));
+  }
+  rlimit limit;
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_MEMLOCK, &limit);
+  if (needed + held > limit.rlim_max && !MayLockAnything()) {
+    throw Error(ENOMEM, Figures(needed, held) + "; RLIMIT_MEMLOCK allows " +
+                            Grouped(limit.rlim_max) +
+                            ": raise it with `ulimit -l`, LimitMEMLOCK= of a systemd unit or "
+                            "/etc/security/limits.conf");
+  }
+}
+
+}  // namespace safetensorfs

@@ -1,0 +1,78 @@
+#include "fs/control_file.h"
+
+#include "core/process.h"
+
+namespace safetensorfs {
+namespace {
+
+// A write or flush that the kernel waits for.
+class FuseControlRequest : public ControlRequest {
+ public:
+  // `reply` answers the request, once, with a positive errno or 0.
+  FuseControlRequest(fuse_req_t request, std::function<void(int error)> reply)
+      : request_(request), reply_(std::move(reply)), thread_(fuse_req_ctx(request)->pid) {}
+
+  void Watch(std::function<void()> interrupted) override {
+    interrupted_ = std::move(interrupted);
+    fuse_req_interrupt_func(
+        request_, [](fuse_req_t, void* self) { static_cast<FuseControlRequest*>(self)->interrupted_(); },
+        this);
+  }
+
+  bool WantsToEnd() override { return safetensorfs::WantsToEnd(thread_); }
+
+  void Reply(int error) override {
+    // After this no callback runs any more, so this object may go.
+    fuse_req_interrupt_func(request_, nullptr, nullptr);
+    reply_(error);
+  }
+
+  pid_t pid() const override { return ProcessOf(thread_); }
+
+ private:
+  fuse_req_t request_;
+  std::function<void(int)> reply_;
+  pid_t thread_;
+  std::function<void()> interrupted_;
+};
+
+}  // namespace
+
+void ControlHandle::Write(fuse_req_t request, std::string text, std::uint64_t offset) {
+  const std::size_t size = text.size();
+  auto reply = [this, request, offset, size](int error) {
+    SetPosition(offset + (error == 0 ? size : 0));
+    if (error == 0) {
+      fuse_reply_write(request, size);
+    } else {
+      fuse_reply_err(request, error);
+    }
+  };
+  service_.Write(session_, std::move(text),
+                 std::make_unique<FuseControlRequest>(request, std::move(reply)));
+}
+
+void ControlHandle::Flush(fuse_req_t request) {
+  service_.Close(session_, std::make_unique<FuseControlRequest>(
+                               request, [request](int error) { fuse_reply_err(request, error); }));
+}
+
+void ControlHandle::SetPosition(std::uint64_t position) {
+  const std::lock_guard lock(mutex_);
+  written_to_ = position;
+  next_from_start_ = 0;
+}
+
+std::string ControlHandle::Read(std::uint64_t offset, std::size_t size) {
+  const std::string report = session_->report();
+  const std::lock_guard lock(mutex_);
+  const bool is_from_start =
+      offset < written_to_ || (next_from_start_ != 0 && offset == next_from_start_);
+  const std::uint64_t at = is_from_start ? offset : offset - written_to_;
+  if (at >= report.size()) return {};
+  std::string part = report.substr(at, size);
+  next_from_start_ = is_from_start ? offset + part.size() : 0;
+  return part;
+}
+
+}  // namespace safetensorfs

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/control/control_service.h"
+#include "fs/fuse.h"
+
+namespace safetensorfs {
+
+/// A descriptor of `.control` that may write. Its writes are answered by the service when their
+/// commands are done. Thread-safe.
+class ControlHandle {
+ public:
+  ControlHandle(ControlService& service, std::uint32_t place, uid_t uid)
+      : service_(service), session_(service.Open(place, uid)) {}
+
+  /// Both reply later, from another thread.
+  void Write(fuse_req_t request, std::string text, std::uint64_t offset);
+  void Flush(fuse_req_t request);
+
+  /// The report, as a read at `offset` finds it. Reads and writes share a position, so the report
+  /// begins where the last write left it; for who has gone back from there, at 0.
+  std::string Read(std::uint64_t offset, std::size_t size);
+
+ private:
+  // A write that has failed does not move the position.
+  void SetPosition(std::uint64_t position);
+
+  ControlService& service_;
+  std::shared_ptr<ControlSession> session_;
+  std::mutex mutex_;  // guards what follows
+  std::uint64_t written_to_ = 0;
+  std::uint64_t next_from_start_ = 0;  // where a reader that began at 0 goes on; 0: there is none
+};
+
+}  // namespace safetensorfs

@@ -1,0 +1,189 @@
+#include "fs/device_files.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "core/error.h"
+
+namespace safetensorfs {
+namespace {
+
+constexpr std::string_view kDevicesName = ".devices";
+
+// The folders of one device, in the order of their listing.
+struct Part {
+  std::string_view name;
+  NodeKind kind;
+};
+constexpr std::array<Part, 2> kParts = {
+    {{"data", NodeKind::kDataFolder}, {"handles", NodeKind::kHandlesFolder}}};
+
+// Nodes of files: kind, device, serial number of the load.
+constexpr int kDeviceShift = 48;
+constexpr std::uint64_t kSerialMask = (std::uint64_t{1} << kDeviceShift) - 1;
+
+NodeKind KindOf(NodeId node) { return static_cast<NodeKind>(node >> 56); }
+std::uint32_t DeviceOf(NodeId folder) { return static_cast<std::uint32_t>(folder); }
+
+NodeId FileNode(NodeKind kind, std::uint32_t device, std::uint64_t serial) {
+  return static_cast<NodeId>(kind) << 56 | static_cast<NodeId>(device) << kDeviceShift | serial;
+}
+
+bool IsFile(NodeId node) {
+  return KindOf(node) == NodeKind::kDataFile || KindOf(node) == NodeKind::kHandleFile;
+}
+
+NodeKind FileKindIn(NodeId directory) {
+  return KindOf(directory) == NodeKind::kDataFolder ? NodeKind::kDataFile : NodeKind::kHandleFile;
+}
+
+}  // namespace
+
+std::uint32_t DeviceFiles::PlaceOf(NodeId directory) {
+  return static_cast<std::uint32_t>(directory >> 32) & 0xFFFFFF;
+}
+
+bool DeviceFiles::Owns(NodeId node) { return KindOf(node) >= NodeKind::kDevicesFolder; }
+
+bool DeviceFiles::IsDirectory(NodeId node) { return Owns(node) && !IsFile(node); }
+
+bool DeviceFiles::IsHandle(NodeId node) { return KindOf(node) == NodeKind::kHandleFile; }
+
+NodeId DeviceFiles::DeviceFolder(std::uint32_t place, std::uint32_t device) {
+  return EncodeNode({NodeKind::kDeviceFolder, place, device});
+}
+
+DeviceHost& DeviceFiles::HostOf(NodeId node) const {
+  const auto device = IsFile(node) ? static_cast<std::uint32_t>(node >> kDeviceShift) & 0xFF
+                                   : DeviceOf(node);
+  return *devices_.all()[device];
+}
+
+DeviceFiles::File DeviceFiles::FileOf(NodeId node) const {
+  DeviceHost& host = HostOf(node);
+  const auto instance = host.loaded().FindSerial(node & kSerialMask);
+  if (!instance) throw Error(ESTALE, host.name() + ": a tensor that was read is not loaded any more");
+  return {&host, *instance};
+}
+
+std::optional<LoadedTensors::Instance> DeviceFiles::FindLoaded(NodeId directory,
+                                                               std::string_view name) const {
+  const std::uint32_t place = PlaceOf(directory);
+  const auto tensor = tree_.source().checkpoints[place].checkpoint->index.FindFile(name);
+  return tensor ? HostOf(directory).loaded().Find(place, *tensor) : std::nullopt;
+}
+
+std::optional<DeviceFiles::Found> DeviceFiles::Lookup(NodeId directory,
+                                                      std::string_view name) const {
+  if (!Owns(directory)) {
+    const auto place = tree_.PlaceOf(directory);
+    if (!place || name != kDevicesName) return std::nullopt;
+    return Found{EncodeNode({NodeKind::kDevicesFolder, *place, 0}), true};
+  }
+  const std::uint32_t place = PlaceOf(directory);
+  switch (KindOf(directory)) {
+    case NodeKind::kDevicesFolder:
+      for (std::uint32_t i = 0; i < devices_.all().size(); ++i) {
+        if (devices_.all()[i]->name() == name) return Found{DeviceFolder(place, i), true};
+      }
+      return std::nullopt;
+    case NodeKind::kDeviceFolder:
+      for (const Part& part : kParts) {
+        if (part.name == name) {
+          return Found{EncodeNode({part.kind, place, DeviceOf(directory)}), true};
+        }
+      }
+      return std::nullopt;
+    default: {
+      const auto instance = FindLoaded(directory, name);
+      if (!instance) return std::nullopt;
+      return Found{FileNode(FileKindIn(directory), DeviceOf(directory), instance->serial), false};
+    }
+  }
+}
+
+NodeId DeviceFiles::Parent(NodeId directory) const {
+  const std::uint32_t place = PlaceOf(directory);
+  switch (KindOf(directory)) {
+    case NodeKind::kDevicesFolder: return tree_.DirectoryOf(place);
+    case NodeKind::kDeviceFolder: return EncodeNode({NodeKind::kDevicesFolder, place, 0});
+    default: return DeviceFolder(place, DeviceOf(directory));
+  }
+}
+
+struct stat DeviceFiles::Stat(NodeId node) const {
+  if (IsDirectory(node)) {
+    const bool is_data = KindOf(node) == NodeKind::kDataFolder;
+    const Checkpoint& checkpoint = *tree_.source().checkpoints[PlaceOf(node)].checkpoint;
+    return tree_.Describe(node, S_IFDIR | (is_data ? 0755 : 0555), 0, checkpoint.newest_status());
+  }
+  const File file = FileOf(node);
+  const Checkpoint& checkpoint = *tree_.source().checkpoints[file.instance.place].checkpoint;
+  const struct stat& times = checkpoint.source_of(file.instance.tensor).status();
+  if (IsHandle(node)) {
+    return tree_.Describe(node, S_IFREG | modes_.handle,
+                          file.host->HandleText(file.instance).size(), times);
+  }
+  return tree_.Describe(node, S_IFREG | 0644, checkpoint.index[file.instance.tensor].nbytes, times);
+}
+
+void DeviceFiles::List(NodeId directory, std::uint64_t position,
+                       const std::function<bool(const Tree::Entry&)>& visit) const {
+  const std::uint32_t place = PlaceOf(directory);
+  switch (KindOf(directory)) {
+    case NodeKind::kDevicesFolder:
+      for (std::uint64_t i = position; i < devices_.all().size(); ++i) {
+        const NodeId node = DeviceFolder(place, static_cast<std::uint32_t>(i));
+        if (!visit({devices_.all()[i]->name(), node, i + 1})) return;
+      }
+      return;
+    case NodeKind::kDeviceFolder:
+      for (std::uint64_t i = position; i < kParts.size(); ++i) {
+        const NodeId node = EncodeNode({kParts[i].kind, place, DeviceOf(directory)});
+        if (!visit({kParts[i].name, node, i + 1})) return;
+      }
+      return;
+    default: break;
+  }
+  const TensorIndex& index = tree_.source().checkpoints[place].checkpoint->index;
+  const LoadedTensors& loaded = HostOf(directory).loaded();
+  // Positions are tensors' numbers: a listing goes on where it was while files go.
+  for (auto at = loaded.Next(place, static_cast<std::uint32_t>(position)); at;
+       at = loaded.Next(place, at->tensor + 1)) {
+    const NodeId node = FileNode(FileKindIn(directory), DeviceOf(directory), at->serial);
+    const std::string name = index.FileName(at->tensor);
+    if (!visit({name, node, std::uint64_t{at->tensor} + 1})) return;
+  }
+}
+
+std::uint64_t DeviceFiles::OpenHandle(NodeId node, pid_t pid) const {
+  const File file = FileOf(node);
+  const auto lease = file.host->Lease(file.instance, pid);
+  if (!lease) throw Error(ESTALE, file.host->name() + ": a tensor is not loaded any more");
+  return *lease;
+}
+
+void DeviceFiles::CloseHandle(NodeId node, std::uint64_t lease) const {
+  HostOf(node).loaded().Release(lease);
+}
+
+void DeviceFiles::Read(NodeId node, std::uint64_t offset, std::uint64_t size,
+                       Device::ReadReply reply) const {
+  const File file = FileOf(node);
+  if (!IsHandle(node)) return file.host->Read(file.instance, offset, size, std::move(reply));
+  const std::string text = file.host->HandleText(file.instance);
+  Pieces pieces;
+  if (offset < text.size()) pieces.text().append(text, offset, size);
+  reply(0, pieces);
+}
+
+void DeviceFiles::Unlink(NodeId directory, std::string_view name,
+                         std::function<void(Outcome)> done) const {
+  if (KindOf(directory) != NodeKind::kDataFolder) throw Error(EROFS, "only data/ lets files go");
+  const auto instance = FindLoaded(directory, name);
+  if (!instance) throw Error(ENOENT, "no such loaded tensor");
+  HostOf(directory).Unlink(instance->serial, std::move(done));
+}
+
+}  // namespace safetensorfs

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/device/devices.h"
+#include "core/tree.h"
+
+namespace safetensorfs {
+
+/// What stands below `.devices` of a checkpoint, except `info`, which is a live file:
+///
+///   .devices/<device>/data/<tensor>      a loaded tensor, read back; rm unloads it
+///   .devices/<device>/handles/<tensor>   JSON to attach with; an open descriptor is a lease
+///
+/// Files come and go with the loads. Their nodes hold the load's serial number, so that an old
+/// descriptor never reads what was loaded later. Thread-safe.
+class DeviceFiles {
+ public:
+  struct Modes {
+    mode_t handle = 0400;
+  };
+
+  DeviceFiles(const Tree& tree, Devices& devices, Modes modes)
+      : tree_(tree), devices_(devices), modes_(modes) {}
+
+  /// True for the nodes that belong here, directories and files.
+  static bool Owns(NodeId node);
+  static bool IsDirectory(NodeId node);
+  /// The number of the checkpoint that a directory belongs to.
+  static std::uint32_t PlaceOf(NodeId directory);
+
+  /// The folder of a device in a checkpoint, where `info` is.
+  static NodeId DeviceFolder(std::uint32_t place, std::uint32_t device);
+
+  struct Found {
+    NodeId node;
+    bool is_lasting;  // the name will go on meaning this node
+  };
+  /// Also finds `.devices` itself in a checkpoint's directory.
+  std::optional<Found> Lookup(NodeId directory, std::string_view name) const;
+  NodeId Parent(NodeId directory) const;
+
+  /// Throws Error (ESTALE) for a file whose load is gone.
+  struct stat Stat(NodeId node) const;
+
+  /// As Tree::List.
+  void List(NodeId directory, std::uint64_t position,
+            const std::function<bool(const Tree::Entry&)>& visit) const;
+
+  static bool IsHandle(NodeId node);
+  /// Takes a lease for a process by opening a handle; give it back with CloseHandle. Throws Error
+  /// (ESTALE).
+  std::uint64_t OpenHandle(NodeId node, pid_t pid) const;
+  void CloseHandle(NodeId node, std::uint64_t lease) const;
+
+  /// Replies once, perhaps later and from another thread.
+  void Read(NodeId node, std::uint64_t offset, std::uint64_t size, Device::ReadReply reply) const;
+
+  /// Unloads. `done` is called once, perhaps later and from another thread. Throws Error: ENOENT,
+  /// and EROFS for what is not a loaded tensor.
+  void Unlink(NodeId directory, std::string_view name, std::function<void(Outcome)> done) const;
+
+ private:
+  struct File {
+    DeviceHost* host;
+    LoadedTensors::Instance instance;
+  };
+
+  DeviceHost& HostOf(NodeId node) const;
+  File FileOf(NodeId node) const;
+  std::optional<LoadedTensors::Instance> FindLoaded(NodeId directory, std::string_view name) const;
+
+  const Tree& tree_;
+  Devices& devices_;
+  Modes modes_;
+};
+
+}  // namespace safetensorfs
