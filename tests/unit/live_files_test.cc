@@ -10,7 +10,7 @@ namespace safetensorfs {
 TEST_CASE("Every lookup of a live file sees the content of its own moment") {
   int content = 0;
   LiveFiles files;
-  files.Add({kRootNode, ".status", S_IFREG | 0444, [&content] { return std::to_string(content); }});
+  files.Add({kRootNode, ".status", S_IFREG | 0444, [&content](uid_t) { return std::to_string(content); }});
 
   const NodeId first = *files.Lookup(kRootNode, ".status");
   const NodeId second = *files.Lookup(kRootNode, ".status");
@@ -18,21 +18,21 @@ TEST_CASE("Every lookup of a live file sees the content of its own moment") {
   CHECK(LiveFiles::IsLive(first));
   CHECK(files.FileOf(first).ino == files.FileOf(second).ino);
   content = 1;
-  CHECK(*files.Text(first) == "1");
+  CHECK(*files.Text(first, 0) == "1");
   content = 2;
-  CHECK(*files.Text(first) == "1");
-  CHECK(*files.Text(second) == "2");
+  CHECK(*files.Text(first, 0) == "1");
+  CHECK(*files.Text(second, 0) == "2");
 }
 
 TEST_CASE("A node is gone when the kernel has forgotten it as often as it was told") {
   LiveFiles files;
-  files.Add({kRootNode, ".status", S_IFREG | 0444, [] { return std::string("text"); }});
+  files.Add({kRootNode, ".status", S_IFREG | 0444, [](uid_t) { return std::string("text"); }});
   const NodeId node = *files.Lookup(kRootNode, ".status");
-  const auto text = files.Text(node);
+  const auto text = files.Text(node, 0);
   files.Forget(node, 1);
   CHECK(*text == "text");
   try {
-    files.Text(node);
+    files.Text(node, 0);
     FAIL("still there");
   } catch (const Error& error) {
     CHECK(error.code() == ESTALE);
@@ -42,7 +42,7 @@ TEST_CASE("A node is gone when the kernel has forgotten it as often as it was to
 
 TEST_CASE("Names are live in their directory only") {
   LiveFiles files;
-  files.Add({kRootNode, ".status", S_IFREG | 0444, [] { return std::string(); }});
+  files.Add({kRootNode, ".status", S_IFREG | 0444, [](uid_t) { return std::string(); }});
   CHECK(files.Has(kRootNode, ".status"));
   CHECK_FALSE(files.Has(kRootNode, "status"));
   CHECK_FALSE(files.Has(2, ".status"));

@@ -1,0 +1,314 @@
+#include "core/control/control_service.h"
+
+#include <cerrno>
+#include <future>
+#include <string>
+
+#include "tests/catch.h"
+#include "tests/unit/temporary_folder.h"
+#include "tests/unit/test_device.h"
+
+namespace safetensorfs {
+namespace {
+
+// A writer that waits. It outlives its request, which the service owns.
+struct Writer {
+  std::promise<int> replied;
+  std::future<int> reply = replied.get_future();
+  std::atomic<bool> wants_to_end = false;
+  std::atomic<int> looks = 0;
+  std::promise<void> watched;
+  std::function<void()> interrupt;
+
+  int Result() { return reply.get(); }
+  bool IsWaiting() { return reply.wait_for(std::chrono::seconds(0)) != std::future_status::ready; }
+
+  // As the kernel does it: once, whatever the signal was.
+  void Interrupt() {
+    watched.get_future().wait();
+    interrupt();
+  }
+};
+
+class TestRequest : public ControlRequest {
+ public:
+  explicit TestRequest(Writer& writer) : writer_(writer) {}
+  void Watch(std::function<void()> interrupted) override {
+    writer_.interrupt = std::move(interrupted);
+    writer_.watched.set_value();
+  }
+  bool WantsToEnd() override {
+    ++writer_.looks;
+    return writer_.wants_to_end;
+  }
+  void Reply(int error) override { writer_.replied.set_value(error); }
+  pid_t pid() const override { return 4711; }
+
+ private:
+  Writer& writer_;
+};
+
+// A mounted file of tensors h.0 to h.3, with two test devices.
+struct Fixture {
+  Fixture() {
+    auto devices_in = {&slow, &other};
+    for (TestDevice** device : devices_in) {
+      auto owned = std::make_unique<TestDevice>(device == &slow ? "slow" : "other");
+      *device = owned.get();
+      devices.Add(std::make_unique<DeviceHost>(std::move(owned), *source));
+    }
+    service = std::make_unique<ControlService>(*source, devices);
+    session = service->Open(0, 1000);
+  }
+  ~Fixture() {
+    service->Stop();
+    for (const auto& host : devices.all()) host->Stop();
+  }
+
+  static std::string File() {
+    std::string header = "{";
+    for (int i = 0; i < 4; ++i) {
+      header += (i > 0 ? ",\"h." : "\"h.") + std::to_string(i) +
+                R"(":{"dtype":"U8","shape":[2],"data_offsets":[)" + std::to_string(2 * i) + "," +
+                std::to_string(2 * i + 2) + "]}";
+    }
+    return MakeFile(header + "}", "aabbccdd");
+  }
+
+  void Write(Writer& writer, const std::string& text) {
+    service->Write(session, text, std::make_unique<TestRequest>(writer));
+  }
+  int Run(const std::string& text) {
+    Writer writer;
+    Write(writer, text);
+    return writer.Result();
+  }
+  DeviceHost& host(const std::string& name) { return devices.Find(name); }
+
+  TemporaryFolder folder;
+  Problems problems;
+  std::unique_ptr<SourceTree> source = OpenSource(folder.Write("m", File()), problems);
+  TestDevice* slow = nullptr;
+  TestDevice* other = nullptr;
+  Devices devices;
+  std::unique_ptr<ControlService> service;
+  std::shared_ptr<ControlSession> session;
+};
+
+// A line without the figures of time.
+std::string WithoutTimes(std::string text) {
+  for (std::size_t at; (at = text.find(" in 0.")) != text.npos;) {
+    text.erase(at, text.find("GB/s", at) + 4 - at);
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("Commands run in order and a report says what they did") {
+  Fixture fixture;
+  CHECK(fixture.Run("load slow h.[0-2]\n# a comment\n\nload slow *\nverify slow\nunload slow h.0\n") == 0);
+  CHECK(WithoutTimes(fixture.session->report()) ==
+        "load slow: 3 tensors, 6 bytes loaded\n"
+        "load slow: 1 tensor, 2 bytes loaded; 3 tensors already there\n"
+        "verify slow: 4 tensors, 8 bytes equal to the source\n"
+        "unload slow: 1 tensor, 2 bytes unloaded, 2 freed\n");
+  CHECK(fixture.slow->held() == 3);
+  CHECK(fixture.service->LatestReport(0, 1000) == fixture.session->report());
+  CHECK(fixture.service->LatestReport(0, 1001).empty());
+}
+
+TEST_CASE("After a failure the rest of a descriptor's script fails with it") {
+  Fixture fixture;
+  CHECK(fixture.Run("load slow h.0\nload slow nothing\nload slow h.1\n") == ENOENT);
+  CHECK(fixture.Run("load slow h.2\n") == ENOENT);
+  CHECK(fixture.slow->held() == 1);
+  CHECK(fixture.session->report().ends_with("load slow: no tensor matches \"nothing\"\n"));
+
+  fixture.session = fixture.service->Open(0, 1000);
+  CHECK(fixture.Run("load slow h.2\n") == 0);
+  CHECK(fixture.Run("fly slow h.2\n") == EINVAL);
+}
+
+TEST_CASE("A device that is not there is ENODEV, and its other names mean it") {
+  Fixture fixture;
+  CHECK(fixture.Run("load GPU-slow h.0\n") == 0);
+  CHECK(fixture.slow->held() == 1);
+  CHECK(fixture.Run("load slow,cuda:7 h.1\n") == ENODEV);
+  CHECK(fixture.session->report().ends_with(
+      "load slow,cuda:7: no device \"cuda:7\"; there is slow, other\n"));
+  CHECK(fixture.slow->held() == 1);
+}
+
+TEST_CASE("Devices do not wait for each other, commands of one device do") {
+  Fixture fixture;
+  fixture.slow->Shut();
+  Writer first;
+  fixture.Write(first, "load slow h.0\n");
+  fixture.slow->AwaitJob();
+
+  const auto other_session = fixture.service->Open(0, 1001);
+  Writer second;
+  fixture.service->Write(other_session, "load other *\n", std::make_unique<TestRequest>(second));
+  CHECK(second.Result() == 0);
+  CHECK(first.IsWaiting());
+
+  Writer third;
+  fixture.service->Write(other_session, "unload slow h.0\n", std::make_unique<TestRequest>(third));
+  fixture.slow->Open();
+  CHECK(first.Result() == 0);
+  CHECK(third.Result() == 0);
+  CHECK(fixture.slow->held() == 0);
+}
+
+TEST_CASE("Several devices of one command load side by side") {
+  Fixture fixture;
+  fixture.slow->Shut();
+  fixture.other->Shut();
+  Writer writer;
+  fixture.Write(writer, "load slow,other h.0\n");
+  fixture.slow->AwaitJob();
+  fixture.other->AwaitJob();
+  fixture.other->Open();
+  fixture.slow->Open();
+  CHECK(writer.Result() == 0);
+  CHECK(WithoutTimes(fixture.session->report()) ==
+        "load slow: 1 tensor, 2 bytes loaded\nload other: 1 tensor, 2 bytes loaded\n");
+}
+
+TEST_CASE("A load that fails leaves nothing behind, and other loads stay") {
+  Fixture fixture;
+  CHECK(fixture.Run("load slow h.0\n") == 0);
+  fixture.slow->FailNext(ENOMEM, "needs 6 bytes, free are 1");
+  CHECK(fixture.Run("load slow *\n") == ENOMEM);
+  CHECK(fixture.slow->held() == 1);
+  CHECK(fixture.host("slow").loaded().Count(0) == 1);
+  CHECK(fixture.session->report().ends_with("load slow: needs 6 bytes, free are 1\n"));
+}
+
+TEST_CASE("A writer who wants to end cancels its command, running or waiting") {
+  Fixture fixture;
+  fixture.slow->Shut();
+  Writer running;
+  Writer waiting;
+  fixture.Write(running, "load slow h.0\n");
+  fixture.slow->AwaitJob();
+  const auto other_session = fixture.service->Open(0, 1001);
+  fixture.service->Write(other_session, "load slow h.1\nload other h.1\n",
+                         std::make_unique<TestRequest>(waiting));
+  waiting.wants_to_end = true;
+  waiting.Interrupt();
+  CHECK(waiting.Result() == EINTR);
+  CHECK(running.IsWaiting());
+  running.wants_to_end = true;
+  running.Interrupt();
+  CHECK(running.Result() == EINTR);
+  CHECK(fixture.slow->held() == 0);
+  CHECK(fixture.other->held() == 0);
+}
+
+TEST_CASE("A harmless signal cancels nothing, and one that ends the writer later still does") {
+  Fixture fixture;
+  fixture.slow->Shut();
+  Writer writer;
+  fixture.Write(writer, "load slow h.0\n");
+  fixture.slow->AwaitJob();
+  writer.Interrupt();
+  while (writer.looks < 2) std::this_thread::yield();
+  CHECK(writer.IsWaiting());
+  writer.wants_to_end = true;
+  CHECK(writer.Result() == EINTR);
+  CHECK(fixture.slow->held() == 0);
+}
+
+TEST_CASE("Text that a buffer cut waits for its end") {
+  Fixture fixture;
+  std::string comment = "#" + std::string(504, 'c') + "\n";
+  CHECK(fixture.Run(comment + "load s") == 0);
+  CHECK(fixture.slow->held() == 0);
+  CHECK(fixture.Run("low h.0") == 0);
+  CHECK(fixture.slow->held() == 1);
+
+  CHECK(fixture.Run(comment.substr(6) + "load slow h.") == 0);
+  Writer closing;
+  fixture.service->Close(fixture.session, std::make_unique<TestRequest>(closing));
+  CHECK(closing.Result() == ENOENT);
+  Writer again;
+  fixture.service->Close(fixture.session, std::make_unique<TestRequest>(again));
+  CHECK(again.Result() == 0);
+}
+
+TEST_CASE("A leased tensor keeps its whole unit, and says who holds it") {
+  Fixture fixture;
+  REQUIRE(fixture.Run("load slow *\n") == 0);
+  DeviceHost& host = fixture.host("slow");
+  const auto instance = host.loaded().Find(0, 0);
+  REQUIRE(instance);
+  const auto lease = host.Lease(*instance, getpid());
+  REQUIRE(lease);
+  CHECK(fixture.Run("unload slow h.2\n") == 0);
+  CHECK(fixture.Run("unload slow h.1\n") == EBUSY);
+  CHECK(fixture.session->report().ends_with("unload slow: in use by pid " +
+                                            std::to_string(getpid()) + " (core_tests)\n"));
+  fixture.session = fixture.service->Open(0, 1000);
+  host.loaded().Release(*lease);
+  CHECK(fixture.Run("unload slow *\n") == 0);
+  CHECK(fixture.slow->held() == 0);
+}
+
+TEST_CASE("A file that is removed is unloaded, but not while the device is busy") {
+  Fixture fixture;
+  REQUIRE(fixture.Run("load slow h.0 h.1\n") == 0);
+  DeviceHost& host = fixture.host("slow");
+  const auto unlink = [&host](std::uint64_t serial) {
+    std::promise<int> done;
+    host.Unlink(serial, [&done](Outcome outcome) { done.set_value(outcome.error); });
+    return done.get_future().get();
+  };
+  const std::uint64_t serial = host.loaded().Find(0, 0)->serial;
+  fixture.slow->Shut();
+  Writer writer;
+  fixture.Write(writer, "verify slow\n");
+  fixture.slow->AwaitJob();
+  CHECK(unlink(serial) == EBUSY);
+  fixture.slow->Open();
+  CHECK(writer.Result() == 0);
+  CHECK(unlink(serial) == 0);
+  CHECK(unlink(serial) == ENOENT);
+  CHECK(fixture.slow->held() == 1);
+}
+
+TEST_CASE("What a device loses is gone, and can be loaded again") {
+  Fixture fixture;
+  REQUIRE(fixture.Run("load slow *\n") == 0);
+  const std::uint64_t serial = fixture.host("slow").loaded().Find(0, 0)->serial;
+  fixture.slow->Die();
+  CHECK(fixture.host("slow").loaded().Count(0) == 0);
+  CHECK_FALSE(fixture.host("slow").loaded().FindSerial(serial));
+  CHECK(fixture.Run("load slow *\n") == 0);
+  CHECK(fixture.host("slow").loaded().Find(0, 0)->serial != serial);
+}
+
+TEST_CASE("A source that changed cannot be loaded") {
+  Fixture fixture;
+  fixture.folder.Write("m", Fixture::File() + "more");
+  CHECK(fixture.Run("load slow *\n") == ESTALE);
+  CHECK(fixture.slow->loads() == 0);
+}
+
+TEST_CASE("Stopping answers everyone who waits") {
+  Fixture fixture;
+  fixture.slow->Shut();
+  std::vector<Writer> writers(50);
+  std::vector<std::shared_ptr<ControlSession>> sessions;
+  for (Writer& writer : writers) {
+    sessions.push_back(fixture.service->Open(0, 1000));
+    fixture.service->Write(sessions.back(), "load slow *\n", std::make_unique<TestRequest>(writer));
+  }
+  fixture.slow->AwaitJob();
+  fixture.service->Stop();
+  for (Writer& writer : writers) CHECK(writer.Result() == EINTR);
+  CHECK(fixture.slow->held() == 0);
+}
+
+}  // namespace safetensorfs
