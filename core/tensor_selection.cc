@@ -98,9 +98,15 @@ std::span<const std::uint32_t> TensorSelector::Range(Names names, Direction dire
       std::partition_point(sorted.begin(), sorted.end(), [&](std::uint32_t tensor) {
         return ComesBefore(end_of(tensor), end, backwards);
       });
-  const auto last = std::partition_point(first, sorted.end(), [&](std::uint32_t tensor) {
-    return !ComesBefore(end, end_of(tensor), backwards);
-  });
+  const auto has_end = [&](std::uint32_t tensor) { return end_of(tensor) == end; };
+  // Most ranges are short: looked for from their beginning, not in all that follows.
+  auto last = first;
+  std::ptrdiff_t step = 1;
+  while (sorted.end() - last > step && has_end(last[step])) {
+    last += step;
+    step *= 2;
+  }
+  last = std::partition_point(last, last + std::min(step + 1, sorted.end() - last), has_end);
   return {first, last};
 }
 

@@ -41,7 +41,7 @@ class NumpyArrays:
         self._types = _Cache(_numpy_type)
 
     def make(self, tensor, buffer, offset):
-        """The array of an .index.json entry, whose bytes are in buffer from offset. Keeps buffer."""
+        """The array of an .index.json entry whose bytes begin at offset in buffer; keeps buffer."""
         try:
             dtype = self._types[tensor["dtype"]]
             if dtype is None:
@@ -58,7 +58,8 @@ class TorchTensors:
     type; other F4 and all F6 are the packed bytes, uint8 of shape (nbytes,).
     """
 
-    # PyTorch knows no read-only tensors: it warns of read-only memory, and writing ends the process.
+    # PyTorch has no read-only tensors: it warns of read-only memory, and a write to it would
+    # end the process.
     writable = True
 
     def __init__(self):
@@ -69,7 +70,7 @@ class TorchTensors:
         self._types = _Cache(self._type)
 
     def make(self, tensor, buffer, offset):
-        """The tensor of an .index.json entry, whose bytes are in buffer from offset. Keeps buffer.
+        """The tensor of an .index.json entry whose bytes begin at offset in buffer; keeps buffer.
 
         Made by way of NumPy, which takes half the time of torch.frombuffer and reshaping.
         """
@@ -77,15 +78,19 @@ class TorchTensors:
             numpy_type, torch_type = self._types[tensor["dtype"]]
             if numpy_type is None:
                 return self._packed(tensor, buffer, offset)
-            made = self._torch.from_numpy(
-                np.ndarray(tensor["shape"], numpy_type, buffer, offset)
-            )
+            made = self._torch.from_numpy(np.ndarray(tensor["shape"], numpy_type, buffer, offset))
             return made if torch_type is None else made.view(torch_type)
         except ValueError as error:
-            if tensor["nbytes"] == 0:  # shapes that only NumPy finds too large
-                return self._torch.empty(
-                    tensor["shape"], dtype=getattr(self._torch, TORCH_TYPES[tensor["dtype"]])
-                )
+            if tensor["nbytes"] == 0:
+                return self._empty(tensor)
+            raise _impossible(tensor, "PyTorch", error) from None
+
+    def _empty(self, tensor):
+        """What NumPy finds too large: it multiplies the other dimensions of an empty shape."""
+        try:
+            dtype = getattr(self._torch, TORCH_TYPES[tensor["dtype"]])
+            return self._torch.empty(tensor["shape"], dtype=dtype)
+        except (AttributeError, KeyError, RuntimeError) as error:
             raise _impossible(tensor, "PyTorch", error) from None
 
     def _type(self, name):
@@ -106,9 +111,7 @@ class TorchTensors:
         pairs = getattr(self._torch, "float4_e2m1fn_x2", None)
         if tensor["dtype"] == "F4" and pairs is not None and shape and shape[-1] % 2 == 0:
             halved = (*shape[:-1], shape[-1] // 2)
-            return self._torch.from_numpy(
-                np.ndarray(halved, np.uint8, buffer, offset)
-            ).view(pairs)
+            return self._torch.from_numpy(np.ndarray(halved, np.uint8, buffer, offset)).view(pairs)
         return self._torch.from_numpy(np.ndarray(tensor["nbytes"], np.uint8, buffer, offset))
 
 

@@ -41,13 +41,13 @@ class Bar:
             columns = os.get_terminal_size(self._file.fileno()).columns or 80
         except OSError:
             columns = 80
-        # One column less than there are, or some terminals wrap.
-        width = columns - 1 - len(f"{self._title} [] 100% {figures}")
         text = f"{share:4.0%} {figures}"
+        # One column less than there are, or some terminals wrap.
+        width = columns - 1 - len(f"{self._title} [] {text}")
         if width >= 5:
             full = round(width * share)
-            text = f"[{'#' * full}{'.' * (width - full)}] {text.lstrip():>{len(text)}}"
-        return f"{self._title} {text}"[:columns - 1]
+            text = f"[{'#' * full}{'.' * (width - full)}] {text}"
+        return f"{self._title} {text}"[: columns - 1]
 
 
 def _megabytes(nbytes):

@@ -26,8 +26,10 @@ expands it. The exit status is 0, 1 after a failure (the reason is on stderr), 2
 
 def parse_arguments(words):
     parser = argparse.ArgumentParser(
-        prog="safetensorfsctl", description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        prog="safetensorfsctl",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
 
     def add(verb, text, run, patterns):
@@ -36,8 +38,9 @@ def parse_arguments(words):
         command.add_argument("mount", metavar="MOUNT", help="a mount, or a STEM.tensors in one")
         if patterns:
             command.add_argument("device", metavar="DEVICE", help="such as cpu")
-            command.add_argument("patterns", metavar="PATTERN", nargs=patterns,
-                                 help="a glob over tensor names")
+            command.add_argument(
+                "patterns", metavar="PATTERN", nargs=patterns, help="a glob over tensor names"
+            )
         return command
 
     load = add("load", "load tensors into a device's memory, all or none", run_load, "+")
@@ -71,14 +74,22 @@ def run_status(mount, arguments):
     if arguments.json:
         return json.dumps(status, indent=2) + "\n"
     lines = [f"source {status['source']}"]
-    lines += [f"source {source['path']}: {source['state']}"
-              for source in status["sources"] if source["state"] != "unchanged"]
-    lines += [f"{device['name']}: {device['loaded_tensors']:,} tensors, "
-              f"{device['loaded_nbytes']:,} bytes loaded, {device['held_nbytes']:,} held, "
-              f"{device['leases']} leases" for device in status.get("devices", [])]
-    lines += [f"{load['device']}: {load['verb']} of pid {load['pid']}: "
-              f"{load['nbytes_done']:,} of {load['nbytes_total']:,} bytes"
-              for load in status.get("loads", [])]
+    lines += [
+        f"source {source['path']}: {source['state']}"
+        for source in status["sources"]
+        if source["state"] != "unchanged"
+    ]
+    lines += [
+        f"{device['name']}: {device['loaded_tensors']:,} tensors, "
+        f"{device['loaded_nbytes']:,} bytes loaded, {device['held_nbytes']:,} held, "
+        f"{device['leases']} leases"
+        for device in status.get("devices", [])
+    ]
+    lines += [
+        f"{load['device']}: {load['verb']} of pid {load['pid']}: "
+        f"{load['nbytes_done']:,} of {load['nbytes_total']:,} bytes"
+        for load in status.get("loads", [])
+    ]
     lines += [f"warning: {warning}" for warning in status["warnings"]]
     return "\n".join(lines) + "\n"
 
@@ -99,7 +110,8 @@ def main(words=None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except CommandError as error:
-        return _complain(error.strerror, 1)
+        # The daemon's sentences name their subject; where it was not asked, the path is missing.
+        return _complain(error.strerror if error.report else error, 1)
     except (OSError, ValueError) as error:
         return _complain(error, 1)
 

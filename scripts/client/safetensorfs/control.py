@@ -7,15 +7,19 @@ import re
 
 from .errors import CommandError
 
-# The kernel hands over no more than this in one write.
-WRITE_NBYTES = 1 << 20
+# The kernel cuts a longer write where its pages are too many for one request (32 before Linux 4.20,
+# 256 since). Since buffers begin anywhere in a page, that is at a length like any other, and the
+# daemon could not tell the piece from a line.
+WRITE_NBYTES = 1 << 16
 
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_.:/@%+,=-]+")
 _CONTROL = "\x01-\x1f\x7f"
 _SPECIAL = re.compile(rf"[{_CONTROL}\\']")
 # Outside quotes; `!`, `^` and `-` are left alone, since quoted they would lose their meaning
 # in brackets.
-_NOT_GLOB = re.compile(rf"(?P<control>[{_CONTROL}])|[^A-Za-z0-9_.:/@%+,=*?\[\]!^\u0080-\U0010ffff-]")
+_NOT_GLOB = re.compile(
+    rf"(?P<control>[{_CONTROL}])|[^A-Za-z0-9_.:/@%+,=*?\[\]!^\u0080-\U0010ffff-]"
+)
 
 # os.write() repeats what a signal has interrupted. A cancelled command must not be repeated, and
 # its descriptor answers every further write with EINTR again, without end.
@@ -54,8 +58,10 @@ def _glob_escape(match):
 
 def _refuse_nul(text):
     if "\0" in text:
-        raise ValueError(f"{text!r}: a command holds no NUL; the tensor's file name, which "
-                         "commands take too, spells it %00")
+        raise ValueError(
+            f"{text!r}: a command holds no NUL; the tensor's file name, which "
+            "commands take too, spells it %00"
+        )
 
 
 def pieces_of(script):
@@ -72,11 +78,11 @@ def pieces_of(script):
     yield script[begin:]
 
 
-def run(folder, script):
-    """Writes a script to the control file of a mount. Returns the report once all of it is done.
+def run(folder, command):
+    """Writes a command to the control file of a mount. Returns the report once it is done.
 
-    script: text, each line ended by a newline. Raises CommandError with the daemon's sentence
-    where a line fails. A signal whose handler raises (Ctrl-C) cancels the command if it comes to
+    command: a line, without its newline. Raises CommandError with the daemon's sentence where
+    it fails. A signal whose handler raises (Ctrl-C) cancels the command if it comes to
     this thread, which the main thread's are.
     """
     path = os.path.join(folder, ".control")
@@ -85,7 +91,7 @@ def run(folder, script):
     except OSError as error:
         raise _cannot_open(error, path) from None
     try:
-        for piece in pieces_of(script.encode("utf-8", "surrogateescape")):
+        for piece in pieces_of(command.encode("utf-8", "surrogateescape") + b"\n"):
             while piece:
                 written = _libc.write(control, piece, len(piece))
                 if written < 0:
@@ -98,7 +104,8 @@ def run(folder, script):
 
 def _failure(number, control, path):
     report = _read_report(control)
-    sentence = report.rstrip("\n").rpartition("\n")[2] or os.strerror(number)
+    # One line of a script is a line of the report for each device.
+    sentence = "; ".join(report.split("\n")[:-1]) or os.strerror(number)
     return CommandError(number, sentence, path, report)
 
 
@@ -119,7 +126,9 @@ def _cannot_open(error, path):
             owner = f"uid {os.stat(path).st_uid}"
         except OSError:
             owner = "the user who mounted it"
-        sentence = f"{owner} commands this mount, and the group given with -o gid=; not uid {os.geteuid()}"
+        sentence = (
+            f"{owner} commands this mount, and the group given with -o gid=; not uid {os.geteuid()}"
+        )
     elif error.errno == errno.ENOENT:
         sentence = "no control file: it belongs to a mounted checkpoint; is it mounted?"
     return CommandError(error.errno, sentence, path)

@@ -90,8 +90,11 @@ def _what_is_missing(folder):
         return "no such folder"
     except OSError as error:
         return error.strerror
-    checkpoints = [name for name in names if name.endswith(".tensors")
-                   and os.path.exists(os.path.join(folder, name, ".index.json"))]
+    checkpoints = [
+        name
+        for name in names
+        if name.endswith(".tensors") and os.path.exists(os.path.join(folder, name, ".index.json"))
+    ]
     if not checkpoints:
         return "has no .index.json, so it is not a safetensorfs mount; is it mounted?"
     shown = ", ".join(os.path.join(folder, name) for name in checkpoints[:5])

@@ -24,8 +24,13 @@ def map_file(descriptor, writable, begin=0, nbytes=0):
     if not writable:
         return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ, offset=begin)
     # Nothing is reserved for the copies, or a model larger than memory could not be mapped.
-    return mmap.mmap(descriptor, nbytes, flags=mmap.MAP_PRIVATE | MAP_NORESERVE,
-                     prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=begin)
+    return mmap.mmap(
+        descriptor,
+        nbytes,
+        flags=mmap.MAP_PRIVATE | MAP_NORESERVE,
+        prot=mmap.PROT_READ | mmap.PROT_WRITE,
+        offset=begin,
+    )
 
 
 def map_range(descriptor, writable, offset, nbytes):
@@ -110,18 +115,16 @@ def _map_all(folder, writable):
     finally:
         os.close(descriptor)
     (length,) = struct.unpack_from("<Q", mapping)
-    header = json.loads(mapping[8:8 + length])
+    header = json.loads(mapping[8 : 8 + length])
     header.pop("__metadata__", None)
-    return mapping, {
-        name: 8 + length + entry["data_offsets"][0] for name, entry in header.items()
-    }
+    return mapping, {name: 8 + length + entry["data_offsets"][0] for name, entry in header.items()}
 
 
 def cannot_map(error, path, nbytes, writable):
     sentence = f"cannot map {nbytes} bytes: {error.strerror}"
     if error.errno == errno.ENOMEM and writable:
         sentence += (
-            ' (PyTorch tensors lie on a copy-on-write mapping, which strict overcommit, '
+            " (PyTorch tensors lie on a copy-on-write mapping, which strict overcommit, "
             'vm.overcommit_memory=2, counts in full; framework="np" needs none)'
         )
     return MountError(error.errno, sentence, path)

@@ -142,8 +142,13 @@ class Mount:
             sources = {source["path"]: source for source in index["sources"]}
             tensors = {
                 tensor["name"]: TensorInfo(
-                    tensor["name"], tensor["path"], tensor["dtype"], tuple(tensor["shape"]),
-                    tensor["nbytes"], tensor["source"], tensor["offset"],
+                    tensor["name"],
+                    tensor["path"],
+                    tensor["dtype"],
+                    tuple(tensor["shape"]),
+                    tensor["nbytes"],
+                    tensor["source"],
+                    tensor["offset"],
                 )
                 for tensor in index["tensors"]
             }
@@ -165,7 +170,7 @@ class Mount:
         words += (control.literal(self._without_nul(name)) for name in names)
         reports = Progress(self.status, progress) if progress else contextlib.nullcontext()
         with reports:
-            return control.run(self.path, " ".join(words) + "\n")
+            return control.run(self.path, " ".join(words))
 
     def _without_nul(self, name):
         """Commands take file names too, in which NUL is escaped."""

@@ -45,8 +45,10 @@ class Progress:
             loads = self._own_loads()
             if not loads:
                 continue
-            self._last = (sum(load["nbytes_done"] for load in loads),
-                          sum(load["nbytes_total"] for load in loads))
+            self._last = (
+                sum(load["nbytes_done"] for load in loads),
+                sum(load["nbytes_total"] for load in loads),
+            )
             try:
                 self._callback(*self._last)
             except BaseException as error:
