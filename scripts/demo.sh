@@ -134,6 +134,17 @@ print(a.dtype, a.shape, a.ravel()[:3])' $npy"
 a = np.load(sys.argv[1], mmap_mode=\"r\")
 print(a.dtype, a.shape, a.ravel()[:3])' $npy"
   fi
+
+  show "echo load cpu $name > $here/.control; cat $here/.control"
+  show "cmp $file $(printf %q "$folder/.devices/cpu/data/${tensor[0]}") && echo equal"
+  show "echo verify cpu > $here/.control; cat $here/.control"
+  show "safetensorfsctl status $here"
+  show "python3 -c 'import sys, safetensorfs
+with safetensorfs.Mount(sys.argv[1]) as mount:
+    a = mount.attach(\"cpu\", sys.argv[2])
+    print(a.dtype, a.shape)
+    del a' $here $name"
+  show "echo unload cpu $name > $here/.control; cat $here/.control"
 else
   echo "($source holds no tensor with data to read)"
 fi

@@ -81,4 +81,6 @@ for set in ${python[@]+"${python[@]}"}; do
     demo) install_python demo numpy safetensors ml_dtypes ;;
     test) install_python test -r "$top/tests/requirements.txt" ;;
   esac
+  # Editable: the client in the venv is the one in the tree.
+  install_python client -e "$top/scripts/client"
 done

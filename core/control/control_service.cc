@@ -234,7 +234,10 @@ void ControlService::FinishJob(const std::shared_ptr<Execution>& execution, std:
 }
 
 void ControlService::Finish(const std::shared_ptr<Execution>& execution, int error) {
-  if (execution->session->failure_ == 0) execution->session->failure_ = error;
+  // EINTR again would make callers that retry on EINTR (Python, Go) try for ever.
+  if (execution->session->failure_ == 0) {
+    execution->session->failure_ = error == EINTR ? ECANCELED : error;
+  }
   executions_.erase(execution->id);
   execution->request->Reply(error);
 }

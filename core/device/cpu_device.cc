@@ -109,14 +109,17 @@ void CpuDevice::Load(const Checkpoint& checkpoint, std::span<const std::uint32_t
   }
   try {
     CheckMemoryLimits(needed, held);
-    progress.total = needed;
     const std::vector<Chunk> chunks = SplitIntoChunks(ranges);
+    std::atomic<std::uint64_t> locked = 0;
     ParallelFor(chunks.size(), [&](std::size_t i) {
       CheckNotStopped(stop);
       LockChunk(chunks[i]);
-      progress.done += chunks[i].range.size();
+      locked += chunks[i].range.size();
+      // Whole pages are locked, the tensors' own bytes are told.
+      progress.done = std::min<std::uint64_t>(locked, progress.total);
     });
     CheckNotStopped(stop);
+    progress.done = progress.total.load();
   } catch (...) {
     Unload(checkpoint, tensors);
     throw;
@@ -142,7 +145,6 @@ void CpuDevice::Verify(const Checkpoint& checkpoint, std::span<const std::uint32
   // The mapping is read through the kernel: a source that shrinks gives an error, not SIGBUS.
   const UniqueFd memory(open("/proc/self/mem", O_RDONLY | O_CLOEXEC));
   if (!memory) ThrowErrno("/proc/self/mem", "cannot open");
-  for (const std::uint32_t tensor : tensors) progress.total += checkpoint.index[tensor].nbytes;
   std::vector<char> ours(kChunk / 8);
   std::vector<char> theirs(kChunk / 8);
   for (const std::uint32_t tensor : tensors) {

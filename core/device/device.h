@@ -42,7 +42,7 @@ class Device {
   /// True for other spellings that commands may use, such as "GPU-<uuid>".
   virtual bool IsAlsoCalled(std::string_view) const { return false; }
 
-  /// Loads tensors that are not loaded, all or nothing. Throws Error: ENOMEM with needed, free and
+  /// Loads tensors that are not loaded, all or nothing; `progress.total` is their bytes. Throws Error: ENOMEM with needed, free and
   /// held bytes, ESTALE for a source that changed, EIO for one that fails, EINTR once `stop` is
   /// requested; what it took is given back then.
   virtual void Load(const Checkpoint& checkpoint, std::span<const std::uint32_t> tensors,
@@ -53,7 +53,7 @@ class Device {
   virtual std::uint64_t Unload(const Checkpoint& checkpoint,
                                std::span<const std::uint32_t> tensors) = 0;
 
-  /// Compares loaded tensors with their sources. Throws Error: EIO that names the first tensor that
+  /// Compares loaded tensors with their sources; `progress.total` is their bytes. Throws Error: EIO that names the first tensor that
   /// differs, ESTALE, EINTR.
   virtual void Verify(const Checkpoint& checkpoint, std::span<const std::uint32_t> tensors,
                       Progress& progress, std::stop_token stop) = 0;

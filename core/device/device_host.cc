@@ -135,8 +135,9 @@ std::string DeviceHost::RunVerify(Job& job, const DeviceCommand& command) {
   const std::vector<std::uint32_t> tensors = SelectLoaded(command);
   const Stopwatch watch;
   CheckUnchanged(checkpoint, tensors);
-  device_->Verify(checkpoint, tensors, job.progress, job.stop.get_token());
   const std::uint64_t nbytes = BytesOf(checkpoint, tensors);
+  job.progress.total = nbytes;
+  device_->Verify(checkpoint, tensors, job.progress, job.stop.get_token());
   return Count(tensors.size()) + ", " + Grouped(nbytes) + " bytes equal to the source" +
          Speed(nbytes, watch.seconds());
 }

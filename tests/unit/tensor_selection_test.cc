@@ -184,13 +184,13 @@ TEST_CASE("Sorted or not, the same tensors are found") {
 }
 
 TEST_CASE("100,000 patterns over 100,000 names do not try each on each") {
-  constexpr std::uint32_t kCount = 100'000;
-  // Names that are not their file names double the work.
+  // File names that differ from the names double the work, and are slow in a debug build.
   const bool slashes = GENERATE(false, true);
+  const std::uint32_t count = slashes ? 20'000 : 100'000;
   INFO(slashes);
   Names names;
   std::string literals, prefixes, suffixes, both;
-  for (std::uint32_t i = 0; i < kCount; ++i) {
+  for (std::uint32_t i = 0; i < count; ++i) {
     const std::string number = std::to_string(i);
     names.push_back((slashes ? "h/" : "h.") + number + ".weight." + number);
     literals += " " + names.back();
@@ -199,13 +199,13 @@ TEST_CASE("100,000 patterns over 100,000 names do not try each on each") {
     both += " h?" + number + ".[w]*." + number;
   }
   const TensorIndex index = IndexOf(names);
-  CHECK(SelectTensors(index, Patterns(literals)).size() == kCount);
+  CHECK(SelectTensors(index, Patterns(literals)).size() == count);
   // Each list of names is read 16 times before it pays to sort; no pattern has more than a few
-  // candidates then. Each on each would take more than two million checks.
-  const std::uint64_t few = 2 * (16 * kCount + 10 * kCount) / kNamesPerCheck;
-  CHECK(ChecksOf(TensorSelector(index), Patterns(prefixes), kCount) < few);
-  CHECK(ChecksOf(TensorSelector(index), Patterns(suffixes), kCount) < few);
-  CHECK(ChecksOf(TensorSelector(index), Patterns(both), kCount) < few);
+  // candidates then.
+  const std::uint64_t few = 2 * (16 * std::uint64_t{count} + 10 * count) / kNamesPerCheck;
+  CHECK(ChecksOf(TensorSelector(index), Patterns(prefixes), count) < few);
+  CHECK(ChecksOf(TensorSelector(index), Patterns(suffixes), count) < few);
+  CHECK(ChecksOf(TensorSelector(index), Patterns(both), count) < few);
 }
 
 TEST_CASE("Equal patterns are matched once") {
