@@ -11,10 +11,14 @@ namespace {
 
 constexpr std::size_t kBufferUnit = 512;
 
+// FUSE passes a long write on in requests of 256 pages, of which the first may begin anywhere.
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kMinLongRequest = 256 * kPage - kPage;
+
 }  // namespace
 
 std::vector<std::string> ScriptBuffer::Write(std::string_view text) {
-  const bool cut = text.size() % kBufferUnit == 0;
+  const bool cut = text.size() % kBufferUnit == 0 || text.size() > kMinLongRequest;
   std::vector<std::string> lines;
   while (!text.empty()) {
     const std::size_t newline = text.find('\n');

@@ -13,8 +13,9 @@ namespace safetensorfs {
 ///
 /// A last line without a newline counts, as `printf 'load cpu h.*' > .control` writes it; but
 /// programs write through buffers that they flush when full, in the middle of a line. So where a
-/// write's length is a multiple of 512, which all their sizes are, and it does not end in a
-/// newline, its tail waits for the next write, or for the close if there is none.
+/// write's length is a multiple of 512, which all their sizes are, or so long that the kernel has
+/// cut it (over 1 MiB less a page), and it does not end in a newline, its tail waits for the next
+/// write, or for the close if there is none.
 class ScriptBuffer {
  public:
   /// Bytes that may wait for the rest of their line before the next write: a thousand names of the

@@ -56,8 +56,9 @@ class WordSplitter {
 
  private:
   [[noreturn]] void Fail(const std::string& what, std::size_t place, const char* rule = "") const {
-    const auto column = 1 + std::count_if(line_.begin(), line_.begin() + static_cast<std::ptrdiff_t>(place),
-                                          [](char c) { return (c & 0xC0) != 0x80; });
+    const auto column =
+        1 + std::count_if(line_.begin(), line_.begin() + static_cast<std::ptrdiff_t>(place),
+                          [](char c) { return (c & 0xC0) != 0x80; });
     throw Error(EINVAL, what + " at column " + std::to_string(column) + rule);
   }
 
@@ -73,9 +74,12 @@ class WordSplitter {
 
   void Part() {
     switch (line_[at_]) {
-      case '\\': return Backslash();
-      case '\'': return SingleQuotes();
-      case '"': return DoubleQuotes();
+      case '\\':
+        return Backslash();
+      case '\'':
+        return SingleQuotes();
+      case '"':
+        return DoubleQuotes();
       case '$':
         if (line_.substr(at_ + 1, 1) == "'") return AnsiQuotes();
         // Bash translates $"..." into the user's language, which changes nothing here.
@@ -84,7 +88,8 @@ class WordSplitter {
           return DoubleQuotes();
         }
         break;
-      default: break;
+      default:
+        break;
     }
     Append(line_.substr(at_++, 1), false);
   }

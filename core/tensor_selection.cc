@@ -94,10 +94,9 @@ std::span<const std::uint32_t> TensorSelector::Range(Names names, Direction dire
     if (name.size() <= end.size()) return name;
     return backwards ? name.substr(name.size() - end.size()) : name.substr(0, end.size());
   };
-  const auto first =
-      std::partition_point(sorted.begin(), sorted.end(), [&](std::uint32_t tensor) {
-        return ComesBefore(end_of(tensor), end, backwards);
-      });
+  const auto first = std::partition_point(sorted.begin(), sorted.end(), [&](std::uint32_t tensor) {
+    return ComesBefore(end_of(tensor), end, backwards);
+  });
   const auto has_end = [&](std::uint32_t tensor) { return end_of(tensor) == end; };
   // Most ranges are short: looked for from their beginning, not in all that follows.
   auto last = first;

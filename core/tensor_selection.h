@@ -68,8 +68,8 @@ class TensorSelector {
                                        std::string_view end) const;
 
   const TensorIndex& index_;
-  mutable Order renamed_;        // ascending: the tensors that Names::kFiles means
-  mutable Order orders_[2][2];   // by Names and Direction
+  mutable Order renamed_;       // ascending: the tensors that Names::kFiles means
+  mutable Order orders_[2][2];  // by Names and Direction
   mutable std::atomic<unsigned> whole_readings_ = 0;
 };
 

@@ -38,8 +38,12 @@ struct ControlService::Execution {
   bool is_cancelled = false;
 };
 
-ControlService::ControlService(const SourceTree& source, Devices& devices)
-    : source_(source), devices_(devices), thread_([this] { Loop(); }) {}
+ControlService::ControlService(const SourceTree& source, Devices& devices) : devices_(devices) {
+  for (const auto& open : source.checkpoints) {
+    selectors_.push_back(std::make_unique<TensorSelector>(open.checkpoint->index));
+  }
+  thread_ = std::thread([this] { Loop(); });
+}
 
 void ControlService::Stop() {
   {
@@ -201,9 +205,10 @@ void ControlService::Submit(const std::shared_ptr<Execution>& execution, const C
   std::vector<DeviceHost*> hosts;
   for (const std::string& word : command.devices) hosts.push_back(&devices_.Find(word));
 
-  DeviceCommand job{command.verb, place, execution->request->pid(), {}, nullptr};
+  const TensorSelector* selector = selectors_[place].get();
+  DeviceCommand job{command.verb, place, execution->request->pid(), {}, nullptr, selector};
   if (command.verb == Verb::kLoad) {
-    job.tensors = SelectTensors(source_.checkpoints[place].checkpoint->index, command.patterns);
+    job.tensors = selector->Select(command.patterns);
   } else {
     job.patterns = std::make_shared<const std::vector<Glob>>(command.patterns);
   }

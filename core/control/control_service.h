@@ -102,8 +102,8 @@ class ControlService {
   void CancelJobs(Execution& execution);
   void PollInterrupted();
 
-  const SourceTree& source_;
   Devices& devices_;
+  std::vector<std::unique_ptr<TensorSelector>> selectors_;  // by checkpoint
 
   // The service's thread only.
   std::map<std::uint64_t, std::shared_ptr<Execution>> executions_;

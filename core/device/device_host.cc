@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "core/process.h"
-#include "core/tensor_selection.h"
 #include "core/text.h"
 
 namespace safetensorfs {
@@ -110,7 +109,7 @@ std::vector<std::uint32_t> DeviceHost::SelectLoaded(const DeviceCommand& command
   SelectionScope scope;
   scope.contains = [&](std::uint32_t tensor) { return loaded_.Has(command.place, tensor); };
   scope.which = "loaded on " + name();
-  return SelectTensors(CheckpointAt(command.place).index, *command.patterns, scope);
+  return command.selector->Select(*command.patterns, scope);
 }
 
 std::string DeviceHost::RunUnload(const DeviceCommand& command) {

@@ -11,6 +11,7 @@
 #include "core/device/device_queue.h"
 #include "core/device/loaded_tensors.h"
 #include "core/source_tree.h"
+#include "core/tensor_selection.h"
 
 namespace safetensorfs {
 
@@ -21,8 +22,10 @@ struct DeviceCommand {
   pid_t pid = 0;            // who asks
   /// For a load: all tensors that are meant. Those that are there already are skipped.
   std::vector<std::uint32_t> tensors;
-  /// For the rest: chosen among what is loaded when the command's turn comes.
+  /// For the rest: chosen among what is loaded when the command's turn comes, by a selector that
+  /// outlives the job.
   std::shared_ptr<const std::vector<Glob>> patterns;
+  const TensorSelector* selector = nullptr;
 };
 
 /// A device with its queue and what it has loaded of all checkpoints. Thread-safe.

@@ -54,3 +54,15 @@ def write_large_tensor(path, name, nbytes):
         file.flush()
         os.fsync(file.fileno())
     return 8 + len(header) + small
+
+
+def write_holes(path, sizes):
+    """Tensors of U8, {name: bytes}, over a hole."""
+    entries, end = {}, 0
+    for name, nbytes in sizes.items():
+        entries[name] = {"dtype": "U8", "shape": [nbytes], "data_offsets": [end, end + nbytes]}
+        end += nbytes
+    header = json.dumps(entries).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + end)

@@ -65,12 +65,9 @@ TEST_CASE("Blank lines and comments are no commands") {
 }
 
 TEST_CASE("A line that is no command says what is wrong with which word") {
-  CHECK(ErrorOf("lod cpu x") ==
-        "unknown command \"lod\", known are load, unload, verify, help");
-  CHECK(ErrorOf("LOAD cpu x") ==
-        "unknown command \"LOAD\", known are load, unload, verify, help");
-  CHECK(ErrorOf("'a\nb'") ==
-        "unknown command \"a\\nb\", known are load, unload, verify, help");
+  CHECK(ErrorOf("lod cpu x") == "unknown command \"lod\", known are load, unload, verify, help");
+  CHECK(ErrorOf("LOAD cpu x") == "unknown command \"LOAD\", known are load, unload, verify, help");
+  CHECK(ErrorOf("'a\nb'") == "unknown command \"a\\nb\", known are load, unload, verify, help");
   CHECK(ErrorOf("load") == "load: no device; usage: load DEVICE[,DEVICE...] PATTERN...");
   CHECK(ErrorOf("load cpu") ==
         "load: no pattern after device \"cpu\"; usage: load DEVICE[,DEVICE...] PATTERN...");
@@ -94,8 +91,9 @@ TEST_CASE("Devices are separated by commas, named once each, and load alone take
         "load: device \"cpu\" twice in \"cpu,cuda:0,cpu\"" + usage);
   CHECK(ErrorOf("unload cpu,cuda:0 x") ==
         "unload: takes one device, \"cpu,cuda:0\" names 2; usage: unload DEVICE PATTERN...");
-  CHECK(ErrorOf("verify cpu,cuda:0,cuda:1") ==
-        "verify: takes one device, \"cpu,cuda:0,cuda:1\" names 3; usage: verify DEVICE [PATTERN...]");
+  CHECK(
+      ErrorOf("verify cpu,cuda:0,cuda:1") ==
+      "verify: takes one device, \"cpu,cuda:0,cuda:1\" names 3; usage: verify DEVICE [PATTERN...]");
 }
 
 TEST_CASE("The help shows every verb as errors show it") {

@@ -135,11 +135,27 @@ TEST_CASE("One line may come in many writes, up to a limit") {
     FAIL("no error");
   } catch (const Error& error) {
     CHECK(error.code() == EINVAL);
-    CHECK(std::string(error.what()) ==
-          "a line of more than 16,777,216 bytes, in several writes: split it into several commands");
+    CHECK(
+        std::string(error.what()) ==
+        "a line of more than 16,777,216 bytes, in several writes: split it into several commands");
   }
   CHECK_FALSE(buffer.Close());
   CHECK(buffer.Write(std::string(ScriptBuffer::kMaxWaiting + 1, 'x') + "\nhelp\n").size() == 2);
+}
+
+TEST_CASE("What the kernel has cut of a long write waits, wherever its buffer began") {
+  for (const std::size_t before : {0u, 1u, 1000u, 4095u}) {
+    std::string text = "load cpu";
+    while (text.size() < 3'000'000) text += " wte.weight";
+    ScriptBuffer script;
+    std::string_view left(text);
+    std::vector<std::string> lines;
+    for (std::size_t size = (1 << 20) - before; !left.empty(); size = 1 << 20) {
+      for (std::string& line : script.Write(left.substr(0, size))) lines.push_back(std::move(line));
+      left.remove_prefix(std::min(size, left.size()));
+    }
+    CHECK(lines == std::vector{text});
+  }
 }
 
 }  // namespace safetensorfs

@@ -57,13 +57,27 @@ Words Cut(const std::string& text, char end) {
 
 const std::vector<std::string>& StrangeNames() {
   static const std::vector<std::string> names = [] {
-    std::vector<std::string> all = {"",      " ",       "a b",    "-n",         "#a",     "a#",
-                                    "~",     "~root",   "'",      "\"",         "\\",     "$'x'",
-                                    "$HOME", "`id`",    "a\nb",   "\n",         "\r",     "a\r",
-                                    "\t",    "h.*",     "h.[0]",  "?",          "!x",     "{a,b}",
-                                    "(a)",   "a;b&c|d", "a<b>c",  "caf\xC3\xA9", "\xFF",  "\xC3",
-                                    "a=b",   "^",       "%2F",    "\xE2\x80\xA8", "\xC2\x85",
-                                    "\xF0\x9F\x98\x80 \x01", "\\n", "$(x)", "\x7F", "''", "\x1B[31m"};
+    std::vector<std::string> all = {"",         " ",
+                                    "a b",      "-n",
+                                    "#a",       "a#",
+                                    "~",        "~root",
+                                    "'",        "\"",
+                                    "\\",       "$'x'",
+                                    "$HOME",    "`id`",
+                                    "a\nb",     "\n",
+                                    "\r",       "a\r",
+                                    "\t",       "h.*",
+                                    "h.[0]",    "?",
+                                    "!x",       "{a,b}",
+                                    "(a)",      "a;b&c|d",
+                                    "a<b>c",    "caf\xC3\xA9",
+                                    "\xFF",     "\xC3",
+                                    "a=b",      "^",
+                                    "%2F",      "\xE2\x80\xA8",
+                                    "\xC2\x85", "\xF0\x9F\x98\x80 \x01",
+                                    "\\n",      "$(x)",
+                                    "\x7F",     "''",
+                                    "\x1B[31m"};
     std::string bytes;
     for (int byte = 1; byte < 256; ++byte) {
       all.push_back("x" + std::string(1, static_cast<char>(byte)) + "y");
@@ -82,14 +96,29 @@ class LineMaker {
     std::string line;
     for (std::size_t parts = Upto(8); parts > 0; --parts) {
       switch (Upto(7)) {
-        case 0: line += "'" + Some({"a", " ", "\\", "\"", "#", "$", "`", "*", "\t"}) + "'"; break;
-        case 1: line += '"' + InDouble() + '"'; break;
-        case 2: line += "$'" + InAnsi() + "'"; break;
-        case 3: line += Some({"\\a", "\\ ", "\\\\", "\\'", "\\\"", "\\$", "\\#", "\\*"}); break;
-        case 4: line += Some({" ", "\t"}); break;
-        case 5: line += "$\"" + InDouble() + '"'; break;
-        case 6: line += "#"; break;
-        default: line += Some({"a", "b", "*", "?", "[", "]", ".", "\xC3\xA9", "%"});
+        case 0:
+          line += "'" + Some({"a", " ", "\\", "\"", "#", "$", "`", "*", "\t"}) + "'";
+          break;
+        case 1:
+          line += '"' + InDouble() + '"';
+          break;
+        case 2:
+          line += "$'" + InAnsi() + "'";
+          break;
+        case 3:
+          line += Some({"\\a", "\\ ", "\\\\", "\\'", "\\\"", "\\$", "\\#", "\\*"});
+          break;
+        case 4:
+          line += Some({" ", "\t"});
+          break;
+        case 5:
+          line += "$\"" + InDouble() + '"';
+          break;
+        case 6:
+          line += "#";
+          break;
+        default:
+          line += Some({"a", "b", "*", "?", "[", "]", ".", "\xC3\xA9", "%"});
       }
     }
     return line;
@@ -111,12 +140,13 @@ class LineMaker {
   }
 
   std::string InAnsi() {
-    return Some({"a",    "7",     "f",      "\"",    " ",       "#",           "\\'",   "\\\\",
-                 "\\\"", "\\?",   "\\a",    "\\b",   "\\e",     "\\E",         "\\f",   "\\n",
-                 "\\r",  "\\t",   "\\v",    "\\1",   "\\12",    "\\101",       "\\377", "\\777",
-                 "\\x4", "\\x4a", "\\xFFf", "\\xg",  "\\uE9",   "\\u20AC",     "\\u7g", "\\ug",
-                 "\\8",  "\\q",   "\\cA",   "\\cz",  "\\c?",    "\\U0001F600",    "\\c[",  "\\c\\\\",
-                 "\\cq", "\\*",   "\\-",    "\\U7",  "\\Ug",    "\\U0010FFFF", "*",     "\\c\xC3\xA9"});
+    return Some({"a",     "7",       "f",           "\"",          " ",       "#",          "\\'",
+                 "\\\\",  "\\\"",    "\\?",         "\\a",         "\\b",     "\\e",        "\\E",
+                 "\\f",   "\\n",     "\\r",         "\\t",         "\\v",     "\\1",        "\\12",
+                 "\\101", "\\377",   "\\777",       "\\x4",        "\\x4a",   "\\xFFf",     "\\xg",
+                 "\\uE9", "\\u20AC", "\\u7g",       "\\ug",        "\\8",     "\\q",        "\\cA",
+                 "\\cz",  "\\c?",    "\\U0001F600", "\\c[",        "\\c\\\\", "\\cq",       "\\*",
+                 "\\-",   "\\U7",    "\\Ug",        "\\U0010FFFF", "*",       "\\c\xC3\xA9"});
   }
 
   std::mt19937 random_{20240229};

@@ -132,12 +132,12 @@ TEST_CASE("Long rows of brackets that nothing closes take no quadratic time") {
 }
 
 TEST_CASE("Random patterns match what bash matches") {
-  const std::vector<std::string> pieces = {"a",   "b",   "c",    "-",   "]",  "[",         "[",
-                                           "*",   "?",   "!",    "^",   "\\a", "\xC3\xA9",  "'*'",
-                                           "\\]", "\\-", "'a'",  "\\[", ".",  "[:digit:]", "1",
-                                           "[a-", "[!",  "\"?\"", ":",  "]"};
-  const std::vector<std::string> letters = {"a", "b", "c", "-", "]", "[", "*", "?",
-                                            "!", "^", ".", "1", ":", "\xC3\xA9"};
+  const std::vector<std::string> pieces = {"a",   "b",   "c",     "-",   "]",   "[",         "[",
+                                           "*",   "?",   "!",     "^",   "\\a", "\xC3\xA9",  "'*'",
+                                           "\\]", "\\-", "'a'",   "\\[", ".",   "[:digit:]", "1",
+                                           "[a-", "[!",  "\"?\"", ":",   "]"};
+  const std::vector<std::string> letters = {"a", "b", "c", "-", "]", "[", "*",
+                                            "?", "!", "^", ".", "1", ":", "\xC3\xA9"};
   std::mt19937 random(7);
   const auto any_of = [&random](const std::vector<std::string>& choices, std::size_t most) {
     std::string out;
