@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "core/error.h"
-#include "core/text.h"
+#include "core/base/error.h"
+#include "core/base/text.h"
 #include "fs/options.h"
 
 namespace safetensorfs {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 
 namespace safetensorfs {
 
@@ -11,9 +11,9 @@ namespace safetensorfs {
 /// exits 0 before the first request can be answered.
 class Background {
  public:
-  /// Forks, unless `foreground`. In the parent, waits for the child, then for `mountpoint` to answer
-  /// a stat, and sets `status()`; in the child, and in the foreground, there is none yet. Call before
-  /// there are threads.
+  /// Forks, unless `foreground`. In the parent, waits for the child, then for `mountpoint` to
+  /// answer a stat, and sets `status()`; in the child, and in the foreground, there is none yet.
+  /// Call before there are threads.
   Background(bool foreground, const std::string& mountpoint);
 
   bool is_parent() const { return is_parent_; }

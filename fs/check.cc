@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "core/source_tree.h"
-#include "core/text.h"
+#include "core/base/text.h"
+#include "core/tree/source_tree.h"
 
 namespace safetensorfs {
 
@@ -12,7 +12,8 @@ int CheckSource(const std::string& source) {
   Problems problems;
   const auto tree = OpenSource(source, problems);
   if (tree && tree->is_folder() && tree->checkpoints.empty() && problems.empty()) {
-    problems.push_back({Fault::kInvalid, Printable(source) + ": holds no safetensors file or index"});
+    problems.push_back(
+        {Fault::kInvalid, Printable(source) + ": holds no safetensors file or index"});
   }
   int status = 0;
   for (const Problem& problem : problems) {

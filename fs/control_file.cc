@@ -1,6 +1,6 @@
 #include "fs/control_file.h"
 
-#include "core/process.h"
+#include "core/base/process.h"
 
 namespace safetensorfs {
 namespace {
@@ -15,7 +15,8 @@ class FuseControlRequest : public ControlRequest {
   void Watch(std::function<void()> interrupted) override {
     interrupted_ = std::move(interrupted);
     fuse_req_interrupt_func(
-        request_, [](fuse_req_t, void* self) { static_cast<FuseControlRequest*>(self)->interrupted_(); },
+        request_,
+        [](fuse_req_t, void* self) { static_cast<FuseControlRequest*>(self)->interrupted_(); },
         this);
   }
 

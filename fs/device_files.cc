@@ -4,7 +4,7 @@
 #include <array>
 #include <cerrno>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace safetensorfs {
 namespace {
@@ -55,15 +55,16 @@ NodeId DeviceFiles::DeviceFolder(std::uint32_t place, std::uint32_t device) {
 }
 
 DeviceHost& DeviceFiles::HostOf(NodeId node) const {
-  const auto device = IsFile(node) ? static_cast<std::uint32_t>(node >> kDeviceShift) & 0xFF
-                                   : DeviceOf(node);
+  const auto device =
+      IsFile(node) ? static_cast<std::uint32_t>(node >> kDeviceShift) & 0xFF : DeviceOf(node);
   return *devices_.all()[device];
 }
 
 DeviceFiles::File DeviceFiles::FileOf(NodeId node) const {
   DeviceHost& host = HostOf(node);
   const auto instance = host.loaded().FindSerial(node & kSerialMask);
-  if (!instance) throw Error(ESTALE, host.name() + ": a tensor that was read is not loaded any more");
+  if (!instance)
+    throw Error(ESTALE, host.name() + ": a tensor that was read is not loaded any more");
   return {&host, *instance};
 }
 
@@ -106,9 +107,12 @@ std::optional<DeviceFiles::Found> DeviceFiles::Lookup(NodeId directory,
 NodeId DeviceFiles::Parent(NodeId directory) const {
   const std::uint32_t place = PlaceOf(directory);
   switch (KindOf(directory)) {
-    case NodeKind::kDevicesFolder: return tree_.DirectoryOf(place);
-    case NodeKind::kDeviceFolder: return EncodeNode({NodeKind::kDevicesFolder, place, 0});
-    default: return DeviceFolder(place, DeviceOf(directory));
+    case NodeKind::kDevicesFolder:
+      return tree_.DirectoryOf(place);
+    case NodeKind::kDeviceFolder:
+      return EncodeNode({NodeKind::kDevicesFolder, place, 0});
+    default:
+      return DeviceFolder(place, DeviceOf(directory));
   }
 }
 
@@ -144,7 +148,8 @@ void DeviceFiles::List(NodeId directory, std::uint64_t position,
         if (!visit({kParts[i].name, node, i + 1})) return;
       }
       return;
-    default: break;
+    default:
+      break;
   }
   const TensorIndex& index = tree_.source().checkpoints[place].checkpoint->index;
   const LoadedTensors& loaded = HostOf(directory).loaded();

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "core/device/devices.h"
-#include "core/tree.h"
+#include "core/tree/tree.h"
 
 namespace safetensorfs {
 

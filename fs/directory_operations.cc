@@ -51,7 +51,7 @@ fuse_entry_param BareEntry(NodeId ino, mode_t type) {
 
 // False once the buffer is full.
 bool ListCommon(const Filesystem& filesystem, NodeId directory, std::uint64_t position,
-             ListingBuffer& buffer) {
+                ListingBuffer& buffer) {
   if (position < 1 && !buffer.Add(".", BareEntry(directory, S_IFDIR), 1)) return false;
   if (position < 2 &&
       !buffer.Add("..", BareEntry(ParentOf(filesystem, directory), S_IFDIR), kFirstLive)) {
@@ -87,15 +87,15 @@ void List(fuse_req_t request, fuse_ino_t directory, std::size_t size, off_t offs
     const auto position = static_cast<std::uint64_t>(offset);
     ListingBuffer buffer(request, size, is_plus);
     // Full entries go to those who have shown that they ask for each: see LookupMemory.
-    const bool is_full =
-        is_plus && !DeviceFiles::Owns(directory) && filesystem.lookups.Remembers(fuse_req_ctx(request)->pid, directory);
+    const bool is_full = is_plus && !DeviceFiles::Owns(directory) &&
+                         filesystem.lookups.Remembers(fuse_req_ctx(request)->pid, directory);
     if (ListCommon(filesystem, directory, position, buffer)) {
       const std::uint64_t from = position > kFirstOwn ? position - kFirstOwn : 0;
       ListEntries(filesystem, directory, from, [&](const Tree::Entry& entry) {
         if (filesystem.live.Has(directory, entry.name)) return true;
-        return buffer.Add(entry.name,
-                          is_full ? TreeEntry(filesystem, entry.node) : BareTypeOf(filesystem, entry),
-                          kFirstOwn + entry.next);
+        return buffer.Add(
+            entry.name, is_full ? TreeEntry(filesystem, entry.node) : BareTypeOf(filesystem, entry),
+            kFirstOwn + entry.next);
       });
     }
     buffer.Reply();

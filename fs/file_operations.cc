@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 
-#include "core/process.h"
+#include "core/base/process.h"
 #include "fs/control_file.h"
 #include "fs/reply.h"
 
@@ -41,8 +41,7 @@ void OpenLive(Filesystem& filesystem, fuse_req_t request, NodeId node, fuse_file
   if (fuse_reply_open(request, &info) == 0) handle.release();
 }
 
-void OpenDeviceFile(Filesystem& filesystem, fuse_req_t request, NodeId node,
-                    fuse_file_info& info) {
+void OpenDeviceFile(Filesystem& filesystem, fuse_req_t request, NodeId node, fuse_file_info& info) {
   info.noflush = 1;
   if (!DeviceFiles::IsHandle(node)) {
     // Read-ahead of a slow device would take the slots that tensors are read ahead with.

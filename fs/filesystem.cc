@@ -28,13 +28,11 @@ void Filesystem::AddLiveFiles(std::uint32_t place, mode_t control_mode) {
   const NodeId directory = tree.DirectoryOf(place);
   live.Add({directory, ".control", control_mode,
             [this, place](uid_t reader) { return control->LatestReport(place, reader); }, place});
-  live.Add({directory, ".status", kReadable, [this, place](uid_t) {
-              return CheckpointStatus(tree.source(), place, *devices);
-            }});
+  live.Add({directory, ".status", kReadable,
+            [this, place](uid_t) { return CheckpointStatus(tree.source(), place, *devices); }});
   for (std::uint32_t i = 0; i < devices->all().size(); ++i) {
-    live.Add({DeviceFiles::DeviceFolder(place, i), "info", kReadable, [this, place, i](uid_t) {
-                return devices->all()[i]->InfoText(place) + '\n';
-              }});
+    live.Add({DeviceFiles::DeviceFolder(place, i), "info", kReadable,
+              [this, place, i](uid_t) { return devices->all()[i]->InfoText(place) + '\n'; }});
   }
 }
 

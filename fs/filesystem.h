@@ -5,7 +5,7 @@
 
 #include "core/control/control_service.h"
 #include "core/device/devices.h"
-#include "core/tree.h"
+#include "core/tree/tree.h"
 #include "fs/device_files.h"
 #include "fs/live_files.h"
 #include "fs/log.h"

@@ -2,7 +2,7 @@
 
 #include <cerrno>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace safetensorfs {
 namespace {
@@ -13,9 +13,7 @@ constexpr NodeId kLiveBit = static_cast<NodeId>(NodeKind::kLive) << 56;
 
 }  // namespace
 
-bool LiveFiles::IsLive(NodeId node) {
-  return static_cast<NodeKind>(node >> 56) == NodeKind::kLive;
-}
+bool LiveFiles::IsLive(NodeId node) { return static_cast<NodeKind>(node >> 56) == NodeKind::kLive; }
 
 void LiveFiles::Add(File file) {
   file.ino = kLiveBit | next_ino_++;

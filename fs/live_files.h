@@ -10,14 +10,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/tree.h"
+#include "core/tree/tree.h"
 
 namespace safetensorfs {
 
-/// Files whose content changes, such as `.status`. One node cannot give a true size and a consistent
-/// text to each reader, since fstat asks without saying which open file it means. So every lookup
-/// gets a node of its own, whose text is made when its size or content is first asked for and stays
-/// until the kernel forgets the node; st_ino stays the same. Thread-safe.
+/// Files whose content changes, such as `.status`. One node cannot give a true size and a
+/// consistent text to each reader, since fstat asks without saying which open file it means. So
+/// every lookup gets a node of its own, whose text is made when its size or content is first asked
+/// for and stays until the kernel forgets the node; st_ino stays the same. Thread-safe.
 class LiveFiles {
  public:
   struct File {

@@ -7,13 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/tree.h"
+#include "core/tree/tree.h"
 
 namespace safetensorfs {
 
 /// Remembers which threads have looked up names in which directories, for a while: of two that fall
-/// on one slot the later stays. READDIRPLUS answers with full entries only to those, so that a plain
-/// `ls` of a million names makes the kernel keep nothing, and `ls -l` need not ask for each.
+/// on one slot the later stays. READDIRPLUS answers with full entries only to those, so that a
+/// plain `ls` of a million names makes the kernel keep nothing, and `ls -l` need not ask for each.
 /// Thread-safe, lock-free.
 class LookupMemory {
  public:

@@ -1,7 +1,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "fs/background.h"
 #include "fs/check.h"
 #include "fs/mount.h"
@@ -12,10 +12,16 @@ namespace {
 
 int Run(const Options& options) {
   switch (options.action) {
-    case Options::Action::kHelp: std::fputs(ProgramHelp().c_str(), stdout); return 0;
-    case Options::Action::kVersion: std::puts("safetensorfs " SAFETENSORFS_VERSION); return 0;
-    case Options::Action::kCheck: return CheckSource(options.source);
-    case Options::Action::kMount: break;
+    case Options::Action::kHelp:
+      std::fputs(ProgramHelp().c_str(), stdout);
+      return 0;
+    case Options::Action::kVersion:
+      std::puts("safetensorfs " SAFETENSORFS_VERSION);
+      return 0;
+    case Options::Action::kCheck:
+      return CheckSource(options.source);
+    case Options::Action::kMount:
+      break;
   }
   Background background(options.foreground, options.mountpoint);
   return background.is_parent() ? background.status() : Mount(options, background);
@@ -31,8 +37,7 @@ int main(int argc, char** argv) {
   try {
     options = safetensorfs::ParseOptions({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const safetensorfs::Error& error) {
-    std::fprintf(stderr, "safetensorfs: %s\n%s\n", error.what(),
-                 safetensorfs::UsageLine().c_str());
+    std::fprintf(stderr, "safetensorfs: %s\n%s\n", error.what(), safetensorfs::UsageLine().c_str());
     return kExitUsage;
   }
   try {

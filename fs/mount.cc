@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "core/base/error.h"
+#include "core/base/text.h"
 #include "core/device/cpu_device.h"
-#include "core/error.h"
-#include "core/source_tree.h"
-#include "core/text.h"
+#include "core/tree/source_tree.h"
 #include "fs/filesystem.h"
 #include "fs/operations.h"
 #include "fs/service_notification.h"

@@ -11,8 +11,8 @@ namespace safetensorfs {
 /// Questions about any node, whoever serves it: the immutable tree (core/tree.h), the live files or
 /// what stands below `.devices`.
 
-/// What a LOOKUP answers, timeouts included; nothing if there is no such name. A live file's node is
-/// a fresh one that must be forgotten.
+/// What a LOOKUP answers, timeouts included; nothing if there is no such name. A live file's node
+/// is a fresh one that must be forgotten.
 std::optional<fuse_entry_param> LookUp(Filesystem& filesystem, NodeId directory,
                                        std::string_view name);
 

@@ -1,13 +1,13 @@
 // The ids of FUSE requests are NodeIds (core/tree.h): the immutable tree's are computed, so nothing
-// is kept for them and FORGET is nothing; those of live files (live_files.h) are counted; those below
-// .devices (device_files.h) hold the serial number of a load.
+// is kept for them and FORGET is nothing; those of live files (live_files.h) are counted; those
+// below .devices (device_files.h) hold the serial number of a load.
 
 #include "fs/operations.h"
 
 #include <cstring>
 
-#include "core/tensor_attributes.h"
-#include "core/text.h"
+#include "core/base/text.h"
+#include "core/format/tensor_attributes.h"
 #include "fs/directory_operations.h"
 #include "fs/file_operations.h"
 #include "fs/nodes.h"
@@ -23,8 +23,8 @@ void Initialize(void* user_data, fuse_conn_info* connection) {
   connection->want |= capable & (FUSE_CAP_SPLICE_WRITE | FUSE_CAP_READDIRPLUS);
   // AUTO would fill the kernel's caches with a million entries for a plain `ls`. MOVE would steal
   // pages from the source's page cache. Nothing cached here ever becomes stale.
-  connection->want &=
-      ~static_cast<unsigned>(FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_AUTO_INVAL_DATA);
+  connection->want &= ~static_cast<unsigned>(FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_SPLICE_MOVE |
+                                             FUSE_CAP_AUTO_INVAL_DATA);
   static_cast<Filesystem*>(user_data)->on_init();
 }
 
@@ -122,8 +122,7 @@ void ReplySized(fuse_req_t request, std::string_view value, std::size_t size) {
   }
 }
 
-void GetExtendedAttribute(fuse_req_t request, fuse_ino_t node, const char* name,
-                          std::size_t size) {
+void GetExtendedAttribute(fuse_req_t request, fuse_ino_t node, const char* name, std::size_t size) {
   Guard(request, [=](Filesystem& filesystem) {
     // EOPNOTSUPP ends the kernel's asking: `ls -l` wants an ACL of every file.
     if (std::strncmp(name, "user.", 5) != 0) {

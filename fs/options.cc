@@ -7,30 +7,31 @@
 #include <limits>
 #include <string_view>
 
-#include "core/error.h"
-#include "core/text.h"
+#include "core/base/error.h"
+#include "core/base/text.h"
 
 namespace safetensorfs {
 namespace {
 
 // What mount(8) and fstab pass and this file system has no use for.
 constexpr std::array<std::string_view, 24> kIgnoredWords = {
-    "rw",         "defaults",    "auto",          "noauto",     "user",     "nouser",
-    "users",      "nousers",     "owner",         "group",      "nofail",   "_netdev",
-    "relatime",   "norelatime",  "strictatime",   "nostrictatime", "diratime", "nodiratime",
-    "lazytime",   "nolazytime",  "iversion",      "noiversion", "silent",   "loud"};
+    "rw",       "defaults",   "auto",        "noauto",        "user",     "nouser",
+    "users",    "nousers",    "owner",       "group",         "nofail",   "_netdev",
+    "relatime", "norelatime", "strictatime", "nostrictatime", "diratime", "nodiratime",
+    "lazytime", "nolazytime", "iversion",    "noiversion",    "silent",   "loud"};
 constexpr std::array<std::string_view, 3> kIgnoredPrefixes = {"x-", "X-", "comment="};
 
 // What libfuse or the kernel takes.
 constexpr std::array<std::string_view, 13> kKernelWords = {
-    "ro",   "dev",   "nodev", "suid", "nosuid", "exec",   "noexec",
+    "ro",   "dev",   "nodev", "suid",    "nosuid",  "exec",       "noexec",
     "sync", "async", "atime", "noatime", "dirsync", "nosymfollow"};
 
 [[noreturn]] void Fail(const std::string& text) { throw Error(EINVAL, text); }
 
 unsigned ParseNumber(std::string_view option, std::string_view value, int base, unsigned max) {
   unsigned number = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number, base);
+  const auto [end, error] =
+      std::from_chars(value.data(), value.data() + value.size(), number, base);
   if (value.empty() || error != std::errc() || end != value.data() + value.size() || number > max) {
     Fail("-o " + std::string(option) + ": " + Quoted(value) + " is not a number in base " +
          std::to_string(base) + " from 0 to " + std::to_string(max));
@@ -90,8 +91,9 @@ void ParseWord(const std::string& word, Options& options) {
   } else if (std::ranges::count(kKernelWords, word) > 0) {
     options.kernel_options.push_back(word);
   } else if (std::ranges::count(kIgnoredWords, word) == 0 &&
-             std::ranges::none_of(kIgnoredPrefixes,
-                                  [&](std::string_view prefix) { return word.starts_with(prefix); })) {
+             std::ranges::none_of(kIgnoredPrefixes, [&](std::string_view prefix) {
+               return word.starts_with(prefix);
+             })) {
     Fail("unknown option -o " + Printable(word));
   }
 }
@@ -105,7 +107,8 @@ void TakeOperands(const std::vector<std::string>& operands, Options& options) {
   if (operands.size() > wanted) Fail("unexpected argument " + Quoted(operands[wanted]));
   options.source = operands[0];
   if (!is_check) options.mountpoint = operands[1];
-  if (options.allow_other && options.allow_root) Fail("-o allow_other and allow_root exclude each other");
+  if (options.allow_other && options.allow_root)
+    Fail("-o allow_other and allow_root exclude each other");
 }
 
 }  // namespace

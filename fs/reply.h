@@ -6,8 +6,8 @@
 #include <limits>
 #include <new>
 
-#include "core/error.h"
-#include "core/pieces.h"
+#include "core/base/error.h"
+#include "core/tree/pieces.h"
 #include "fs/filesystem.h"
 #include "fs/fuse.h"
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 
 namespace safetensorfs {
 

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/text.h"
+#include "core/base/text.h"
 
 namespace safetensorfs {
 namespace {
@@ -11,9 +11,12 @@ using nlohmann::ordered_json;
 
 const char* NameOf(SourceState state) {
   switch (state) {
-    case SourceState::kUnchanged: return "unchanged";
-    case SourceState::kReplaced: return "replaced";
-    case SourceState::kChanged: return "changed";
+    case SourceState::kUnchanged:
+      return "unchanged";
+    case SourceState::kReplaced:
+      return "replaced";
+    case SourceState::kChanged:
+      return "changed";
   }
   return "";
 }

@@ -3,12 +3,12 @@
 #include <string>
 
 #include "core/device/devices.h"
-#include "core/source_tree.h"
+#include "core/tree/source_tree.h"
 
 namespace safetensorfs {
 
-/// `.status` of the directory of checkpoint `place`, as JSON: the source, its files and whether they
-/// still are what was mounted, the devices, the commands in flight, warnings.
+/// `.status` of the directory of checkpoint `place`, as JSON: the source, its files and whether
+/// they still are what was mounted, the devices, the commands in flight, warnings.
 std::string CheckpointStatus(const SourceTree& tree, std::uint32_t place, const Devices& devices);
 
 /// `.status` at the root of a mounted folder: the sources of all its checkpoints, and what was left

@@ -3,10 +3,10 @@
 #include <cerrno>
 #include <chrono>
 
-#include "core/control_command.h"
-#include "core/tensor_selection.h"
-#include "core/error.h"
-#include "core/text.h"
+#include "core/base/error.h"
+#include "core/base/text.h"
+#include "core/control/control_command.h"
+#include "core/control/tensor_selection.h"
 
 namespace safetensorfs {
 namespace {

@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "core/control_script.h"
+#include "core/control/control_script.h"
 #include "core/device/devices.h"
-#include "core/source_tree.h"
+#include "core/tree/source_tree.h"
 
 namespace safetensorfs {
 
@@ -21,7 +21,8 @@ namespace safetensorfs {
 class ControlRequest {
  public:
   virtual ~ControlRequest() = default;
-  /// The request is being served: from now on `interrupted` may be called, once and from any thread.
+  /// The request is being served: from now on `interrupted` may be called, once and from any
+  /// thread.
   virtual void Watch(std::function<void()> interrupted) = 0;
   /// After an interruption, again and again: whether it means that the caller wants to end.
   virtual bool WantsToEnd() = 0;

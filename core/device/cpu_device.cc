@@ -11,10 +11,10 @@
 #include <optional>
 #include <vector>
 
+#include "core/base/error.h"
+#include "core/base/parallel.h"
+#include "core/base/text.h"
 #include "core/device/memory_limits.h"
-#include "core/error.h"
-#include "core/parallel.h"
-#include "core/text.h"
 
 namespace safetensorfs {
 namespace {
@@ -57,8 +57,8 @@ void LockChunk(const Chunk& chunk) {
   }
 #endif
   if (mlock(address, size) == 0) return;
-  throw Error(ENOMEM, "cannot lock " + ByteCount(size) + " of " +
-                          Printable(chunk.source->path()) + ": " + ErrnoText(errno) +
+  throw Error(ENOMEM, "cannot lock " + ByteCount(size) + " of " + Printable(chunk.source->path()) +
+                          ": " + ErrnoText(errno) +
                           "; see RLIMIT_MEMLOCK (`ulimit -l`) and vm.max_map_count");
 }
 
@@ -132,8 +132,7 @@ std::uint64_t CpuDevice::Unload(const Checkpoint& checkpoint,
   const std::lock_guard lock(mutex_);
   for (const std::uint32_t tensor : tensors) {
     const SourceFile& source = checkpoint.source_of(tensor);
-    const std::vector<ByteRange> ranges =
-        locks_[&source].Remove(RangeOf(checkpoint.index[tensor]));
+    const std::vector<ByteRange> ranges = locks_[&source].Remove(RangeOf(checkpoint.index[tensor]));
     UnlockRanges(source, ranges);
     for (const ByteRange& range : ranges) freed += range.size();
   }
@@ -155,8 +154,8 @@ void CpuDevice::Verify(const Checkpoint& checkpoint, std::span<const std::uint32
       const std::size_t size = std::min<std::uint64_t>(ours.size(), entry.nbytes - at);
       source.Read(entry.offset + at, {theirs.data(), size});
       const auto address = reinterpret_cast<std::uintptr_t>(source.mapping().data());
-      const ssize_t n = pread(memory.get(), ours.data(), size,
-                              static_cast<off_t>(address + entry.offset + at));
+      const ssize_t n =
+          pread(memory.get(), ours.data(), size, static_cast<off_t>(address + entry.offset + at));
       if (n != static_cast<ssize_t>(size) || std::memcmp(ours.data(), theirs.data(), size) != 0) {
         throw Error(EIO, "tensor " + Quoted(checkpoint.index.name(tensor)) +
                              ": memory differs from " + Printable(source.path()) +

@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "core/checkpoint.h"
-#include "core/pieces.h"
+#include "core/format/checkpoint.h"
+#include "core/tree/pieces.h"
 
 namespace safetensorfs {
 
@@ -29,10 +29,11 @@ struct DeviceInfo {
 
 /// Memory that tensors are loaded into. One checkpoint is told from another by its address.
 ///
-/// Load, Unload and Verify are called by one thread at a time, the device's queue (DeviceQueue), and
-/// may take as long as they need; a device whose driver lives in another process waits for it here.
-/// They must return soon after `stop` is requested, whatever that process does. Read, HandleFields,
-/// LeaseUnit and Info may be called by any thread meanwhile and must not wait for the queue.
+/// Load, Unload and Verify are called by one thread at a time, the device's queue (DeviceQueue),
+/// and may take as long as they need; a device whose driver lives in another process waits for it
+/// here. They must return soon after `stop` is requested, whatever that process does. Read,
+/// HandleFields, LeaseUnit and Info may be called by any thread meanwhile and must not wait for the
+/// queue.
 class Device {
  public:
   virtual ~Device() = default;
@@ -42,9 +43,9 @@ class Device {
   /// True for other spellings that commands may use, such as "GPU-<uuid>".
   virtual bool IsAlsoCalled(std::string_view) const { return false; }
 
-  /// Loads tensors that are not loaded, all or nothing; `progress.total` is their bytes. Throws Error: ENOMEM with needed, free and
-  /// held bytes, ESTALE for a source that changed, EIO for one that fails, EINTR once `stop` is
-  /// requested; what it took is given back then.
+  /// Loads tensors that are not loaded, all or nothing; `progress.total` is their bytes. Throws
+  /// Error: ENOMEM with needed, free and held bytes, ESTALE for a source that changed, EIO for one
+  /// that fails, EINTR once `stop` is requested; what it took is given back then.
   virtual void Load(const Checkpoint& checkpoint, std::span<const std::uint32_t> tensors,
                     Progress& progress, std::stop_token stop) = 0;
 
@@ -53,8 +54,8 @@ class Device {
   virtual std::uint64_t Unload(const Checkpoint& checkpoint,
                                std::span<const std::uint32_t> tensors) = 0;
 
-  /// Compares loaded tensors with their sources; `progress.total` is their bytes. Throws Error: EIO that names the first tensor that
-  /// differs, ESTALE, EINTR.
+  /// Compares loaded tensors with their sources; `progress.total` is their bytes. Throws Error: EIO
+  /// that names the first tensor that differs, ESTALE, EINTR.
   virtual void Verify(const Checkpoint& checkpoint, std::span<const std::uint32_t> tensors,
                       Progress& progress, std::stop_token stop) = 0;
 

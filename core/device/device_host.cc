@@ -5,9 +5,9 @@
 #include <chrono>
 #include <cstdio>
 
-#include "core/error.h"
-#include "core/process.h"
-#include "core/text.h"
+#include "core/base/error.h"
+#include "core/base/process.h"
+#include "core/base/text.h"
 
 namespace safetensorfs {
 namespace {
@@ -76,10 +76,14 @@ std::shared_ptr<Job> DeviceHost::Submit(DeviceCommand command, std::function<voi
   job->done = std::move(done);
   job->run = [this, command = std::move(command)](Job& self) {
     switch (command.verb) {
-      case Verb::kLoad: return RunLoad(self, command);
-      case Verb::kUnload: return RunUnload(command);
-      case Verb::kVerify: return RunVerify(self, command);
-      case Verb::kHelp: break;
+      case Verb::kLoad:
+        return RunLoad(self, command);
+      case Verb::kUnload:
+        return RunUnload(command);
+      case Verb::kVerify:
+        return RunVerify(self, command);
+      case Verb::kHelp:
+        break;
     }
     return std::string();
   };
@@ -173,8 +177,8 @@ std::string DeviceHost::NamesOf(std::uint32_t place, const std::vector<std::uint
     }
     for (const std::uint32_t tensor : tensors) {
       if (named.size() > 8) break;
-      const std::string file = "/.devices/" + name() + "/handles/" +
-                               CheckpointAt(place).index.FileName(tensor);
+      const std::string file =
+          "/.devices/" + name() + "/handles/" + CheckpointAt(place).index.FileName(tensor);
       for (const pid_t pid : ProcessesWithOpenFile(file)) add({pid, ProgramOf(pid)});
     }
   }

@@ -6,12 +6,12 @@
 #include <string_view>
 #include <vector>
 
-#include "core/control_command.h"
+#include "core/control/control_command.h"
+#include "core/control/tensor_selection.h"
 #include "core/device/device.h"
 #include "core/device/device_queue.h"
 #include "core/device/loaded_tensors.h"
-#include "core/source_tree.h"
-#include "core/tensor_selection.h"
+#include "core/tree/source_tree.h"
 
 namespace safetensorfs {
 

@@ -5,7 +5,7 @@
 #include <exception>
 #include <new>
 
-#include "core/error.h"
+#include "core/base/error.h"
 
 namespace safetensorfs {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <cerrno>
 
-#include "core/error.h"
-#include "core/text.h"
+#include "core/base/error.h"
+#include "core/base/text.h"
 
 namespace safetensorfs {
 

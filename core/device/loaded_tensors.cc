@@ -13,8 +13,7 @@ void LoadedTensors::Add(std::uint32_t place, std::span<const std::uint32_t> tens
   if (tensors.empty()) return;
   const std::lock_guard lock(mutex_);
   serials_[place].resize(tensor_counts_[place]);
-  loads_.emplace(next_serial_,
-                 LoadRecord{place, {tensors.begin(), tensors.end()}, tensors.size()});
+  loads_.emplace(next_serial_, LoadRecord{place, {tensors.begin(), tensors.end()}, tensors.size()});
   for (const std::uint32_t tensor : tensors) serials_[place][tensor] = next_serial_++;
   counts_[place] += tensors.size();
 }
@@ -36,7 +35,8 @@ std::vector<Holder> LoadedTensors::Remove(
   if (!is_free) {
     std::vector<Holder> holders;
     for (const auto& [id, lease] : leases_) {
-      if (std::binary_search(units.begin(), units.end(), lease.unit)) holders.push_back(lease.holder);
+      if (std::binary_search(units.begin(), units.end(), lease.unit))
+        holders.push_back(lease.holder);
     }
     return holders;
   }

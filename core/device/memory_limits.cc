@@ -6,8 +6,8 @@
 #include <fstream>
 #include <string>
 
-#include "core/error.h"
-#include "core/text.h"
+#include "core/base/error.h"
+#include "core/base/text.h"
 
 namespace safetensorfs {
 namespace {

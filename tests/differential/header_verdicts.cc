@@ -8,9 +8,9 @@
 #include <cstdio>
 #include <string>
 
-#include "core/error.h"
-#include "core/header.h"
-#include "core/unique_fd.h"
+#include "core/base/error.h"
+#include "core/base/unique_fd.h"
+#include "core/format/header.h"
 
 namespace safetensorfs {
 namespace {

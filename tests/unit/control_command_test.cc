@@ -1,10 +1,10 @@
-#include "core/control_command.h"
+#include "core/control/control_command.h"
 
 #include <cerrno>
 #include <string>
 #include <vector>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tests/catch.h"
 
 namespace safetensorfs {

@@ -1,4 +1,4 @@
-#include "core/control_script.h"
+#include "core/control/control_script.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -6,14 +6,17 @@
 #include <string>
 #include <vector>
 
-#include "core/control_command.h"
-#include "core/error.h"
+#include "core/base/error.h"
+#include "core/control/control_command.h"
 #include "tests/catch.h"
 
 namespace safetensorfs {
 namespace {
 
 using Lines = std::vector<std::string>;
+
+// Comparisons of long scripts stand in double parentheses, which keeps a failure from printing
+// them.
 
 // The lines of a script that is written in pieces of `size` bytes and closed.
 Lines WriteCut(const std::string& script, std::size_t size) {
@@ -64,7 +67,7 @@ TEST_CASE("What a full buffer cut off waits for the next write") {
                                  std::size_t{65'536}, std::size_t{1} << 20}) {
     INFO(size);
     const Lines lines = NumberedLines(3 * size + 100);
-    CHECK(WriteCut(Joined(lines), size) == lines);
+    CHECK((WriteCut(Joined(lines), size) == lines));
     ScriptBuffer buffer;
     const std::string half(size, 'x');
     CHECK(buffer.Write(half) == Lines{});
@@ -105,7 +108,7 @@ TEST_CASE("A script of a million bytes is the same lines however it is cut") {
   const std::string script = Joined(lines);
   for (const std::size_t size : {std::size_t{512}, std::size_t{8192}, script.size()}) {
     INFO(size);
-    CHECK(WriteCut(script, size) == lines);
+    CHECK((WriteCut(script, size) == lines));
   }
   for (const std::string& line : lines) {
     if (!ParseCommand(line)) FAIL(line);
@@ -123,7 +126,7 @@ TEST_CASE("CRLF, NUL and a missing last newline come through to the parser") {
 TEST_CASE("One line may come in many writes, up to a limit") {
   std::string line = "load cpu";
   while (line.size() < 4'000'000) line += " h." + std::to_string(line.size());
-  CHECK(WriteCut(line + "\n", 512) == Lines{line});
+  CHECK((WriteCut(line + "\n", 512) == Lines{line}));
 
   ScriptBuffer buffer;
   const std::string block(std::size_t{1} << 20, 'x');
@@ -154,7 +157,7 @@ TEST_CASE("What the kernel has cut of a long write waits, wherever its buffer be
       for (std::string& line : script.Write(left.substr(0, size))) lines.push_back(std::move(line));
       left.remove_prefix(std::min(size, left.size()));
     }
-    CHECK(lines == std::vector{text});
+    CHECK((lines == std::vector{text}));
   }
 }
 

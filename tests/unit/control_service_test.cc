@@ -107,7 +107,8 @@ std::string WithoutTimes(std::string text) {
 
 TEST_CASE("Commands run in order and a report says what they did") {
   Fixture fixture;
-  CHECK(fixture.Run("load slow h.[0-2]\n# a comment\n\nload slow *\nverify slow\nunload slow h.0\n") == 0);
+  CHECK(fixture.Run(
+            "load slow h.[0-2]\n# a comment\n\nload slow *\nverify slow\nunload slow h.0\n") == 0);
   CHECK(WithoutTimes(fixture.session->report()) ==
         "load slow: 3 tensors, 6 bytes loaded\n"
         "load slow: 1 tensor, 2 bytes loaded; 3 tensors already there\n"

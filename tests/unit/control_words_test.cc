@@ -1,4 +1,4 @@
-#include "core/control_words.h"
+#include "core/control/control_words.h"
 
 #include <cerrno>
 #include <optional>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tests/catch.h"
 #include "tests/unit/bash.h"
 
@@ -203,6 +203,8 @@ TEST_CASE("What is not closed or not text is refused with its column") {
   CHECK(ErrorOf(std::string("# a\0", 4)) == "NUL byte at column 4");
   CHECK(ErrorOf("\xC3\xA9\xE2\x82\xAC 'x") == "quote ' at column 4 is not closed");
   CHECK(ErrorOf("$'a\\uD800'") == "\\uD800 at column 4 is no character");
+  CHECK(ErrorOf("$'\\uDFFF'") == "\\uDFFF at column 3 is no character");
+  CHECK(Split("$'\\uD7FF\\uE000'") == Words{"\xED\x9F\xBF\xEE\x80\x80"});
   CHECK(ErrorOf("$'\\U110000'") == "\\U110000 at column 3 is no character");
   CHECK(ErrorOf("'") == "quote ' at column 1 is not closed");
   CHECK(ErrorOf("\\") == "backslash at column 1 quotes nothing");

@@ -1,11 +1,13 @@
-#include "core/document.h"
+#include "core/tree/document.h"
 
 #include "tests/catch.h"
 
 namespace safetensorfs {
 namespace {
 
-std::string Row(std::uint64_t row) { return std::string(row % 7, 'x') + std::to_string(row) + '\n'; }
+std::string Row(std::uint64_t row) {
+  return std::string(row % 7, 'x') + std::to_string(row) + '\n';
+}
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-#include "core/file_name.h"
+#include "core/format/file_name.h"
 
 #include <map>
 #include <set>
@@ -23,12 +23,13 @@ TEST_CASE("What a file name cannot hold is escaped, and nothing else") {
 }
 
 TEST_CASE("An escaped name leads back to its name, and only the spelling that is written does") {
-  for (const std::string& name : {std::string("a/b"), std::string("a\0b", 3), std::string("%2F"),
-                                 std::string(".."), std::string(""), std::string("%~0"),
-                                 std::string("a.b%/%.")}) {
+  for (const std::string& name :
+       {std::string("a/b"), std::string("a\0b", 3), std::string("%2F"), std::string(".."),
+        std::string(""), std::string("%~0"), std::string("a.b%/%.")}) {
     CHECK(UnescapeName(EscapeName(name)) == name);
   }
-  for (const std::string other : {"%41", "%2f", "%", "a%", "a%2", ".a", "a%2E", "%Empty", "", "/"}) {
+  for (const std::string other :
+       {"%41", "%2f", "%", "a%", "a%2", ".a", "a%2E", "%Empty", "", "/"}) {
     INFO(other);
     CHECK_FALSE(UnescapeName(other));
   }

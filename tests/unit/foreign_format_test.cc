@@ -1,7 +1,7 @@
-#include "core/foreign_format.h"
+#include "core/format/foreign_format.h"
 
+#include "core/format/header.h"
 #include "tests/catch.h"
-#include "core/header.h"
 #include "tests/unit/temporary_folder.h"
 
 namespace safetensorfs {
@@ -26,7 +26,8 @@ TEST_CASE("A file that is plainly something else says what it is") {
   CHECK(ProblemWith("<?xml version=\"1.0\"?><Error/>").starts_with("is an XML document"));
   CHECK(ProblemWith("PK\x03\x04 and so on").starts_with("is a ZIP archive"));
   CHECK(ProblemWith("\x80\x02}q\x01(X\x05").starts_with("is a Python pickle"));
-  CHECK(ProblemWith(std::string("\x80\x04\x95\x40\0\0\0\0\0\0\0}", 12)).starts_with("is a Python pickle"));
+  CHECK(ProblemWith(std::string("\x80\x04\x95\x40\0\0\0\0\0\0\0}", 12))
+            .starts_with("is a Python pickle"));
   CHECK(ProblemWith("GGUF\x03 and so on").starts_with("is a GGUF file"));
   CHECK(ProblemWith("\x1F\x8B\x08 and so on").starts_with("is gzip-compressed"));
   CHECK(ProblemWith(std::string(10'000, '\0')).starts_with("holds only zeros"));

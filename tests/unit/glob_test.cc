@@ -1,10 +1,10 @@
-#include "core/glob.h"
+#include "core/control/glob.h"
 
 #include <random>
 #include <string>
 #include <vector>
 
-#include "core/control_words.h"
+#include "core/control/control_words.h"
 #include "tests/catch.h"
 #include "tests/unit/bash.h"
 

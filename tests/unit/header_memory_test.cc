@@ -6,8 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "core/format/header.h"
 #include "tests/catch.h"
-#include "core/header.h"
 #include "tests/unit/temporary_folder.h"
 
 namespace safetensorfs {
@@ -72,7 +72,8 @@ TEST_CASE("Reading a header takes less memory than three times its size") {
   for (std::size_t at = 0; (at = many.find("\"U8\"", at)) != many.npos; ++at) ++count;
   const std::int64_t limit = static_cast<std::int64_t>(3 * many.size());
   SECTION("of 100 MB and a million tensors") {
-    const std::int64_t peak = PeakOfReading(folder.Write("m", MakeFile(many, std::string(count, 'd'))));
+    const std::int64_t peak =
+        PeakOfReading(folder.Write("m", MakeFile(many, std::string(count, 'd'))));
     CHECK(peak > 0);
     CHECK(peak < limit);
   }

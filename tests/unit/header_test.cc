@@ -1,4 +1,4 @@
-#include "core/header.h"
+#include "core/format/header.h"
 
 #include <string>
 
@@ -148,9 +148,9 @@ TEST_CASE("Unknown fields are skipped, whatever they hold") {
 
 TEST_CASE("What the reference's JSON library lets through beyond the text is refused") {
   CHECK(EndsWith(VerdictOnHeader(R"({"a":["U8",[4],[0,4]]})", 4), kJson));
-  CHECK(EndsWith(VerdictOnHeader(
-                     R"({"a":{"dtype":{"F32":null},"shape":[1],"data_offsets":[0,4]}})", 4),
-                 kJson));
+  CHECK(EndsWith(
+      VerdictOnHeader(R"({"a":{"dtype":{"F32":null},"shape":[1],"data_offsets":[0,4]}})", 4),
+      kJson));
 }
 
 TEST_CASE("A tensor name given twice is an error that names the tensor") {
@@ -171,7 +171,8 @@ TEST_CASE("Data follow each other without holes or overlaps") {
         "tensor \"b\": data_offsets [2,6) overlap what ends at byte 4 of the data (InvalidOffset)");
   std::string ten = "{";
   for (int i = 0; i < 10; ++i) {
-    ten += (i > 0 ? "," : "") + ("\"t" + std::to_string(i)) + "\":" + Entry("I32", "[2,2]", "[0,16]");
+    ten +=
+        (i > 0 ? "," : "") + ("\"t" + std::to_string(i)) + "\":" + Entry("I32", "[2,2]", "[0,16]");
   }
   CHECK(EndsWith(VerdictOnHeader(ten + "}", 16), "InvalidOffset"));
 }
@@ -198,9 +199,9 @@ TEST_CASE("The last tensor ends where the file ends") {
         "truncated: header and tensors need " + end + " bytes, the file has " +
             std::to_string(8 + header.size() + 14) +
             ", 2 bytes missing; still downloading? (MetadataIncompleteBuffer)");
-  CHECK(VerdictOnHeader(header, 21) ==
-        "5 bytes after the last tensor, which ends at byte " + end + " of " +
-            std::to_string(8 + header.size() + 21) + " (MetadataIncompleteBuffer)");
+  CHECK(VerdictOnHeader(header, 21) == "5 bytes after the last tensor, which ends at byte " + end +
+                                           " of " + std::to_string(8 + header.size() + 21) +
+                                           " (MetadataIncompleteBuffer)");
 }
 
 TEST_CASE("Scalars, empty tensors and free order are valid") {
@@ -218,8 +219,8 @@ TEST_CASE("Every tensor that breaks a rule of layout is named, up to 100") {
   std::string header = "{";
   for (int i = 0; i < 150; ++i) {
     const std::string begin = std::to_string(i * 4);
-    header += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":" +
-              Entry("U8", "[5]", "[" + begin + "," + std::to_string(i * 4 + 4) + "]");
+    header += (i > 0 ? ",\"" : "\"") + std::to_string(i) +
+              "\":" + Entry("U8", "[5]", "[" + begin + "," + std::to_string(i * 4 + 4) + "]");
   }
   const std::string verdict = VerdictOnHeader(header + "}", 600);
   CHECK(std::count(verdict.begin(), verdict.end(), '\n') == 100);
@@ -236,11 +237,11 @@ TEST_CASE("Names may be any UTF-8 string") {
 
 TEST_CASE("A header is read into its tensors, sorted by offset, and its metadata") {
   const TemporaryFolder folder;
-  const SourceFile source(folder.Write(
-      "m", MakeFile(R"({"b":{"dtype":"BF16","shape":[1,2],"data_offsets":[1,5]},)"
-                    R"("__metadata__":{"k":"v","e":""},)"
-                    R"("a":{"dtype":"BOOL","shape":[],"data_offsets":[0,1]}})",
-                    "xyyyy")));
+  const SourceFile source(
+      folder.Write("m", MakeFile(R"({"b":{"dtype":"BF16","shape":[1,2],"data_offsets":[1,5]},)"
+                                 R"("__metadata__":{"k":"v","e":""},)"
+                                 R"("a":{"dtype":"BOOL","shape":[],"data_offsets":[0,1]}})",
+                                 "xyyyy")));
   Problems problems;
   const auto header = ReadHeader(source, problems);
   REQUIRE(header);
@@ -261,8 +262,8 @@ TEST_CASE("A header larger than the reading window is read whole") {
   std::string header = "{";
   for (int i = 0; i < 20'000; ++i) {
     const std::string at = std::to_string(i);
-    header += (i > 0 ? ",\"" : "\"") + ("\xE2\x82\xAC.layer." + at) + "\":" +
-              Entry("U8", "[1]", "[" + at + "," + std::to_string(i + 1) + "]");
+    header += (i > 0 ? ",\"" : "\"") + ("\xE2\x82\xAC.layer." + at) +
+              "\":" + Entry("U8", "[1]", "[" + at + "," + std::to_string(i + 1) + "]");
   }
   CHECK(VerdictOnHeader(header + "}", 20'000) == "valid");
 }

@@ -2,15 +2,16 @@
 
 #include <cerrno>
 
+#include "core/base/error.h"
 #include "tests/catch.h"
-#include "core/error.h"
 
 namespace safetensorfs {
 
 TEST_CASE("Every lookup of a live file sees the content of its own moment") {
   int content = 0;
   LiveFiles files;
-  files.Add({kRootNode, ".status", S_IFREG | 0444, [&content](uid_t) { return std::to_string(content); }});
+  files.Add({kRootNode, ".status", S_IFREG | 0444,
+             [&content](uid_t) { return std::to_string(content); }});
 
   const NodeId first = *files.Lookup(kRootNode, ".status");
   const NodeId second = *files.Lookup(kRootNode, ".status");

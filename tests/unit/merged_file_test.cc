@@ -1,4 +1,4 @@
-#include "core/merged_file.h"
+#include "core/tree/merged_file.h"
 
 #include <unistd.h>
 
@@ -31,8 +31,7 @@ std::string Read(const MergedFile& file, std::uint64_t offset, std::uint64_t siz
   return ReadPieces(pieces);
 }
 
-constexpr char kIndex[] =
-    R"({"weight_map":{"a":"1","b":"1","e":"1","c":"2","d":"2","f":"2"}})";
+constexpr char kIndex[] = R"({"weight_map":{"a":"1","b":"1","e":"1","c":"2","d":"2","f":"2"}})";
 
 }  // namespace
 
@@ -71,7 +70,8 @@ TEST_CASE("Shards become one valid file in which every tensor is aligned") {
   }
   for (std::uint64_t offset = 0; offset < whole.size() + 2; ++offset) {
     for (const std::uint64_t size : {1, 3, 8, 1000}) {
-      CHECK(Read(merged, offset, size) == (offset < whole.size() ? whole.substr(offset, size) : ""));
+      CHECK(Read(merged, offset, size) ==
+            (offset < whole.size() ? whole.substr(offset, size) : ""));
     }
   }
 }

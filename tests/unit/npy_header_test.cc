@@ -1,4 +1,4 @@
-#include "core/npy_header.h"
+#include "core/format/npy_header.h"
 
 #include <string>
 #include <vector>

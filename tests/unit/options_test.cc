@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "core/base/error.h"
 #include "tests/catch.h"
-#include "core/error.h"
 
 namespace safetensorfs {
 namespace {
@@ -25,8 +25,8 @@ std::string Failure(const std::vector<const char*>& arguments) {
 }  // namespace
 
 TEST_CASE("Options may stand before, between and after the operands") {
-  const Options options =
-      Parse({"-f", "model", "-o", "uid=1000,gid=1001,umask=027", "/mnt", "-oallow_other,ro,noexec"});
+  const Options options = Parse(
+      {"-f", "model", "-o", "uid=1000,gid=1001,umask=027", "/mnt", "-oallow_other,ro,noexec"});
   CHECK(options.action == Options::Action::kMount);
   CHECK(options.source == "model");
   CHECK(options.mountpoint == "/mnt");

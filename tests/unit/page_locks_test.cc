@@ -57,7 +57,8 @@ TEST_CASE("Any order of adding and removing agrees with counting each page") {
     }
     std::vector<bool> reported(counts.size());
     for (const ByteRange& part : adds ? locks.Add(range) : locks.Remove(range)) {
-      for (std::uint64_t page = part.begin / kPage; page < part.end / kPage; ++page) reported[page] = true;
+      for (std::uint64_t page = part.begin / kPage; page < part.end / kPage; ++page)
+        reported[page] = true;
     }
     REQUIRE(reported == is_changed);
   }

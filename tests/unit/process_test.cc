@@ -1,4 +1,4 @@
-#include "core/process.h"
+#include "core/base/process.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 #include "tests/catch.h"
 #include "tests/unit/temporary_folder.h"
 
@@ -32,7 +32,8 @@ TEST_CASE("Signals that end a process mean that it wants to end, others do not")
     sigaddset(&set, signal);
     pthread_sigmask(SIG_BLOCK, &set, &old);
     pthread_kill(pthread_self(), signal);
-    const bool ends = signal == SIGHUP || signal == SIGINT || signal == SIGQUIT || signal == SIGTERM;
+    const bool ends =
+        signal == SIGHUP || signal == SIGINT || signal == SIGQUIT || signal == SIGTERM;
     // Signals that are ignored by default are not kept.
     CHECK(WantsToEnd(gettid()) == ends);
     timespec none = {};

@@ -1,4 +1,4 @@
-#include "core/reference_number.h"
+#include "core/format/reference_number.h"
 
 #include <string>
 
@@ -9,9 +9,10 @@ namespace safetensorfs {
 TEST_CASE("Numbers are taken or refused as serde_json does") {
   const std::string zeros(300, '0');
   for (const std::string& text :
-       {std::string("0"), std::string("1.5"), std::string("-1e308"), std::string("1.7976931348623157e308"),
-        std::string("1e-400"), std::string("0e999999999999"), std::string("1e-999999999999"),
-        "1" + zeros, "1" + zeros + "000e-100", "0." + zeros + "1e600", std::string("0E+5")}) {
+       {std::string("0"), std::string("1.5"), std::string("-1e308"),
+        std::string("1.7976931348623157e308"), std::string("1e-400"), std::string("0e999999999999"),
+        std::string("1e-999999999999"), "1" + zeros, "1" + zeros + "000e-100",
+        "0." + zeros + "1e600", std::string("0E+5")}) {
     INFO(text);
     CHECK(ReferenceTakesNumber(text));
   }

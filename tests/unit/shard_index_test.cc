@@ -1,4 +1,4 @@
-#include "core/shard_index.h"
+#include "core/format/shard_index.h"
 
 #include "tests/catch.h"
 #include "tests/unit/temporary_folder.h"
@@ -49,7 +49,8 @@ TEST_CASE("What is not an index says why") {
       {R"({"weight_map":null})", "weight_map must be an object, is null"},
       {R"({"weight_map":{"a":5}})", "weight_map gives tensor \"a\" no file name but a number"},
       {R"({"weight_map":{"a":["x"]}})", "weight_map gives tensor \"a\" no file name but an array"},
-      {R"({"weight_map":{"a":{"x":"y"}}})", "weight_map gives tensor \"a\" no file name but an object"},
+      {R"({"weight_map":{"a":{"x":"y"}}})",
+       "weight_map gives tensor \"a\" no file name but an object"},
       {R"({"weight_map":{},"weight_map":{}})", "weight_map is given twice"},
   };
   for (const auto& [json, problem] : cases) {

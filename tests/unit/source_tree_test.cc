@@ -1,4 +1,4 @@
-#include "core/source_tree.h"
+#include "core/tree/source_tree.h"
 
 #include <filesystem>
 #include <string>
@@ -11,14 +11,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kValid = MakeFile(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "d");
+const std::string kValid =
+    MakeFile(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "d");
 
 // Names below the root, folders with a slash, sorted.
 std::string Names(const SourceTree& tree, std::uint32_t folder = 0, const std::string& above = "") {
   std::string out;
   for (const SourceTree::Item& item : tree.folders[folder].items) {
     out += above + item.name + (item.kind == SourceTree::Kind::kCheckpoint ? "/\n" : "\n");
-    if (item.kind == SourceTree::Kind::kFolder) out += Names(tree, item.number, above + item.name + "/");
+    if (item.kind == SourceTree::Kind::kFolder)
+      out += Names(tree, item.number, above + item.name + "/");
   }
   return out;
 }
@@ -111,13 +113,14 @@ TEST_CASE("Every way in which shards and index disagree is an error") {
   const TemporaryFolder folder;
   folder.Write("m-1", kValid);
   Problems problems;
-  CHECK_FALSE(OpenSource(folder.Write("x.safetensors.index.json",
-                                      R"({"weight_map":{"a":"m-1","b":"m-1","c":"m-2"}})"),
-                         problems));
+  CHECK_FALSE(OpenSource(
+      folder.Write("x.safetensors.index.json", R"({"weight_map":{"a":"m-1","b":"m-1","c":"m-2"}})"),
+      problems));
   REQUIRE(problems.size() == 2);
   CHECK(problems[0].fault == Fault::kShards);
   CHECK(problems[0].text.find("shard \"m-2\" is missing") != std::string::npos);
-  CHECK(problems[1].text.ends_with("tensor \"b\" is not in shard \"m-1\", where the index puts it"));
+  CHECK(
+      problems[1].text.ends_with("tensor \"b\" is not in shard \"m-1\", where the index puts it"));
 }
 
 TEST_CASE("A source that is not there or no file cannot be opened") {

@@ -20,7 +20,8 @@ TemporaryFolder::~TemporaryFolder() {
 std::string TemporaryFolder::Write(std::string_view name, std::string_view bytes) const {
   const std::string path = *this / name;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   return path;
 }
 

@@ -1,11 +1,11 @@
-#include "core/tensor_index.h"
+#include "core/format/tensor_index.h"
 
 #include <set>
 #include <string>
 #include <vector>
 
+#include "core/format/file_name.h"
 #include "tests/catch.h"
-#include "core/file_name.h"
 
 namespace safetensorfs {
 namespace {
@@ -40,10 +40,25 @@ TensorIndex IndexOf(const std::vector<std::string>& names) {
 
 TEST_CASE("Every tensor is found by its file name, and names built to collide do not") {
   const std::string base(250, 'x');
-  std::vector<std::string> names = {"",          "a",    "a/b",      "a%2Fb",   "%2F",    "/",
-                                    "%empty",    ".",    "..",       "%2E.",    ".status", "%00",
-                                    std::string("\0", 1), "\x01\n",  base,      base + "1", base + "2",
-                                    std::string(300, '/'), std::string(10'000, '%')};
+  std::vector<std::string> names = {"",
+                                    "a",
+                                    "a/b",
+                                    "a%2Fb",
+                                    "%2F",
+                                    "/",
+                                    "%empty",
+                                    ".",
+                                    "..",
+                                    "%2E.",
+                                    ".status",
+                                    "%00",
+                                    std::string("\0", 1),
+                                    "\x01\n",
+                                    base,
+                                    base + "1",
+                                    base + "2",
+                                    std::string(300, '/'),
+                                    std::string(10'000, '%')};
   // A name that looks like the file name of a long one.
   names.push_back(ShortenedName(base + "1", 0));
   const TensorIndex index = IndexOf(names);

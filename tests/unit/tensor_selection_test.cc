@@ -1,4 +1,4 @@
-#include "core/tensor_selection.h"
+#include "core/control/tensor_selection.h"
 
 #include <cerrno>
 #include <random>
@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "core/control_command.h"
-#include "core/error.h"
-#include "core/file_name.h"
+#include "core/base/error.h"
+#include "core/control/control_command.h"
+#include "core/format/file_name.h"
 #include "tests/catch.h"
 
 namespace safetensorfs {

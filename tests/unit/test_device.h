@@ -6,8 +6,8 @@
 #include <set>
 #include <string>
 
+#include "core/base/error.h"
 #include "core/device/device.h"
-#include "core/error.h"
 
 namespace safetensorfs {
 

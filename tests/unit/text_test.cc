@@ -1,4 +1,4 @@
-#include "core/text.h"
+#include "core/base/text.h"
 
 #include "tests/catch.h"
 
@@ -8,7 +8,8 @@ TEST_CASE("Printable text stays on one line and has no power over a terminal") {
   CHECK(Printable("plain \xC3\xA9") == "plain \xC3\xA9");
   CHECK(Printable("a\nb\tc\\d") == "a\\nb\\tc\\\\d");
   CHECK(Printable("\x1B[31m\x7F") == "\\x1B[31m\\x7F");
-  CHECK(Printable("\xC2\x9B" "31m") == "\\xC2\\x9B31m");
+  CHECK(Printable("\xC2\x9B"
+                  "31m") == "\\xC2\\x9B31m");
   CHECK(Printable("\xFFz") == "\\xFFz");
   CHECK(Printable(std::string(2000, 'x'), 10) == "xxxxxxxxxx… (2,000 bytes)");
 }

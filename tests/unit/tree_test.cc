@@ -1,4 +1,4 @@
-#include "core/tree.h"
+#include "core/tree/tree.h"
 
 #include <sys/time.h>
 
@@ -9,8 +9,8 @@
 #include <set>
 #include <string>
 
+#include "core/base/error.h"
 #include "tests/catch.h"
-#include "core/error.h"
 #include "tests/unit/temporary_folder.h"
 
 #ifndef SAFETENSORFS_SANITIZED
@@ -30,11 +30,10 @@ void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 namespace safetensorfs {
 namespace {
 
-const std::string kThree = MakeFile(
-    R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
-    R"("b/c":{"dtype":"F32","shape":[1],"data_offsets":[3,7]},)"
-    R"("e":{"dtype":"F32","shape":[0],"data_offsets":[7,7]}})",
-    "AAABBBB");
+const std::string kThree = MakeFile(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
+                                    R"("b/c":{"dtype":"F32","shape":[1],"data_offsets":[3,7]},)"
+                                    R"("e":{"dtype":"F32","shape":[0],"data_offsets":[7,7]}})",
+                                    "AAABBBB");
 
 struct Mounted {
   explicit Mounted(const std::string& path) : source(OpenSource(path, problems)) {}
@@ -43,7 +42,8 @@ struct Mounted {
   Tree tree{*source, {1000, 1001, 0}};
 };
 
-std::string NamesFrom(const Tree& tree, NodeId directory, std::uint64_t position, std::size_t limit) {
+std::string NamesFrom(const Tree& tree, NodeId directory, std::uint64_t position,
+                      std::size_t limit) {
   std::string out;
   tree.List(directory, position, [&](const Tree::Entry& entry) {
     if (limit-- == 0) return false;
@@ -95,7 +95,8 @@ TEST_CASE("A listing goes on after the entry where it stopped") {
     return positions.insert(entry.next).second;
   });
   REQUIRE(next.size() == 6);
-  CHECK(NamesFrom(mounted.tree, kRootNode, next[0], 100) == ".index.json .metadata.json a b%2Fc e ");
+  CHECK(NamesFrom(mounted.tree, kRootNode, next[0], 100) ==
+        ".index.json .metadata.json a b%2Fc e ");
   CHECK(NamesFrom(mounted.tree, kRootNode, next[2], 1) == "a ");
   CHECK(NamesFrom(mounted.tree, kRootNode, next[4], 100) == "e ");
   CHECK(NamesFrom(mounted.tree, kRootNode, next[5], 100).empty());

@@ -1,0 +1,84 @@
+#include "core/base/process.h"
+
+#include <signal.h>
+
+#include <charconv>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+
+namespace safetensorfs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t Bit(int signal) { return std::uint64_t{1} << (signal - 1); }
+
+// The value of a line of /proc/PID/status; "" where there is none.
+std::string StatusField(pid_t pid, std::string_view field) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (!line.starts_with(field)) continue;
+    const std::size_t value = line.find_first_not_of(" \t", field.size());
+    return value == line.npos ? "" : line.substr(value);
+  }
+  return "";
+}
+
+std::uint64_t SignalSet(pid_t pid, std::string_view field) {
+  const std::string text = StatusField(pid, field);
+  std::uint64_t set = 0;
+  std::from_chars(text.data(), text.data() + text.size(), set, 16);
+  return set;
+}
+
+bool HasOpenFile(const fs::path& process, std::string_view suffix) {
+  std::error_code error;
+  for (fs::directory_iterator at(process / "fd", error), end; !error && at != end;
+       at.increment(error)) {
+    std::error_code gone;
+    const std::string target = fs::read_symlink(at->path(), gone).string();
+    if (!gone && target.ends_with(suffix)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+pid_t ProcessOf(pid_t thread) {
+  const std::string text = StatusField(thread, "Tgid:");
+  pid_t process = thread;
+  std::from_chars(text.data(), text.data() + text.size(), process);
+  return process;
+}
+
+std::string ProgramOf(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/comm");
+  std::string name;
+  std::getline(file, name);
+  return name;
+}
+
+bool WantsToEnd(pid_t thread) {
+  if (thread == 0 || StatusField(thread, "Pid:").empty()) return true;
+  constexpr std::uint64_t kEnding =
+      Bit(SIGHUP) | Bit(SIGINT) | Bit(SIGQUIT) | Bit(SIGKILL) | Bit(SIGTERM);
+  const std::uint64_t pending = SignalSet(thread, "SigPnd:") | SignalSet(thread, "ShdPnd:");
+  return (pending & kEnding) != 0;
+}
+
+std::vector<pid_t> ProcessesWithOpenFile(std::string_view suffix) {
+  std::vector<pid_t> found;
+  std::error_code error;
+  for (fs::directory_iterator at("/proc", error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    pid_t process = 0;
+    const auto [stop, failure] = std::from_chars(name.data(), name.data() + name.size(), process);
+    if (failure != std::errc() || stop != name.data() + name.size()) continue;
+    if (HasOpenFile(at->path(), suffix)) found.push_back(process);
+  }
+  return found;
+}
+
+}  // namespace safetensorfs
