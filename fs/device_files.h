@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/device/devices.h"
+#include "core/control/devices.h"
 #include "core/tree/tree.h"
 
 namespace safetensorfs {

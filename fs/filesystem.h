@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "core/control/control_service.h"
-#include "core/device/devices.h"
+#include "core/control/devices.h"
 #include "core/tree/tree.h"
 #include "fs/device_files.h"
 #include "fs/live_files.h"

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "core/device/devices.h"
+#include "core/control/devices.h"
 #include "core/tree/source_tree.h"
 
 namespace safetensorfs {

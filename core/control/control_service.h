@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/control/control_script.h"
-#include "core/device/devices.h"
+#include "core/control/devices.h"
 #include "core/tree/source_tree.h"
 
 namespace safetensorfs {

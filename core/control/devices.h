@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/device/device_host.h"
+#include "core/control/device_host.h"
 
 namespace safetensorfs {
 

@@ -1,4 +1,4 @@
-#include "core/device/device_host.h"
+#include "core/control/device_host.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,4 +1,4 @@
-#include "core/device/devices.h"
+#include "core/control/devices.h"
 
 #include <cerrno>
 
