@@ -1,5 +1,6 @@
 #include "core/control/control_service.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 
@@ -203,7 +204,13 @@ bool ControlService::RunLine(const std::shared_ptr<Execution>& execution, const 
 void ControlService::Submit(const std::shared_ptr<Execution>& execution, const Command& command) {
   const std::uint32_t place = execution->session->place_;
   std::vector<DeviceHost*> hosts;
-  for (const std::string& word : command.devices) hosts.push_back(&devices_.Find(word));
+  for (const std::string& word : command.devices) {
+    DeviceHost& host = devices_.Find(word);
+    if (std::ranges::count(hosts, &host) > 0) {
+      throw Error(EINVAL, Quoted(word) + " is " + host.name() + ", which is named already");
+    }
+    hosts.push_back(&host);
+  }
 
   const TensorSelector* selector = selectors_[place].get();
   DeviceCommand job{command.verb, place, execution->request->pid(), {}, nullptr, selector};

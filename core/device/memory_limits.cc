@@ -2,8 +2,11 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include "core/base/error.h"
@@ -23,6 +26,26 @@ bool MayLockAnything() {
     return (std::stoull(word, nullptr, 16) >> kCapIpcLock & 1) != 0;
   }
   return false;
+}
+
+// The least memory.max of this process's cgroup and those above it (cgroup v2): a container that
+// locks more is killed.
+std::uint64_t CgroupLimit() {
+  namespace fs = std::filesystem;
+  std::ifstream membership("/proc/self/cgroup");
+  std::string line;
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  while (std::getline(membership, line)) {
+    if (!line.starts_with("0::/")) continue;
+    const fs::path top = "/sys/fs/cgroup";
+    for (fs::path group = line.substr(4);; group = group.parent_path()) {
+      std::ifstream file(top / group / "memory.max");
+      std::uint64_t limit = 0;
+      if (file >> limit) least = std::min(least, limit);  // "max" is no number
+      if (group.empty()) break;
+    }
+  }
+  return least;
 }
 
 std::string Figures(std::uint64_t needed, std::uint64_t held) {
@@ -48,6 +71,10 @@ void CheckMemoryLimits(std::uint64_t needed, std::uint64_t held) {
   const MemoryStatus memory = ReadMemoryStatus();
   if (needed > memory.available_nbytes) {
     throw Error(ENOMEM, Figures(needed, held) + "; free are " + Grouped(memory.available_nbytes));
+  }
+  const std::uint64_t cgroup = CgroupLimit();
+  if (needed + held > cgroup) {
+    throw Error(ENOMEM, Figures(needed, held) + "; memory.max of the cgroup is " + Grouped(cgroup));
   }
   rlimit limit;
   if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return;

@@ -141,6 +141,14 @@ TEST_CASE("A device that is not there is ENODEV, and its other names mean it") {
   CHECK(fixture.slow->held() == 1);
 }
 
+TEST_CASE("One device under two names is named once too often") {
+  Fixture fixture;
+  CHECK(fixture.Run("load slow,GPU-slow h.1\n") == EINVAL);
+  CHECK(fixture.session->report() ==
+        "load slow,GPU-slow: \"GPU-slow\" is slow, which is named already\n");
+  CHECK(fixture.slow->loads() == 0);
+}
+
 TEST_CASE("Devices do not wait for each other, commands of one device do") {
   Fixture fixture;
   fixture.slow->Shut();
