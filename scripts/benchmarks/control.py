@@ -60,8 +60,7 @@ int main(int argc, char **argv) {
 def add_arguments(parser):
     parser.add_argument("--writers", type=int, default=1000, metavar="N",
                         help="that wait at once (default: %(default)s)")
-    parser.add_argument("--gigabytes", type=int, default=12, metavar="N",
-                        help="of the load that they wait for (default: %(default)s)")
+
 
 
 def latencies(action, until=None, count=200):
@@ -121,39 +120,67 @@ def looks(mount):
     return status, read
 
 
+class GatedSource:
+    """A file behind tests/mount/slow_server, which lets no read past `limit` until it is opened."""
+
+    def __init__(self, program, source, place, limit):
+        place.mkdir()
+        self.place = place
+        self.server = subprocess.Popen([program, source, place], stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, text=True)
+        if self.server.stdout.readline() != "ready\n":
+            sys.exit(f"bench: {program}: does not mount")
+        self.set_limit(limit)
+
+    def set_limit(self, nbytes):
+        print(nbytes, file=self.server.stdin, flush=True)
+
+    def end(self):
+        self.server.terminate()
+        self.server.wait()
+
+
+def while_waiting(mount, gate, limit, crowd, writers, status, read):
+    """Latencies of status and read while the writers wait for a load that waits for its source."""
+    gate.set_limit(limit)
+    process = subprocess.Popen([crowd, mount.mountpoint / ".control", str(writers),
+                                "load cpu large\n"])
+    while len(json.loads((mount.mountpoint / ".status").read_text())["loads"]) < writers:
+        pass
+    values = latencies(status), latencies(read)
+    gate.set_limit(1 << 62)
+    process.wait()
+    (mount.mountpoint / ".control").write_text("unload cpu large\n")
+    return values
+
+
 def run(arguments, folder):
+    server = arguments.binary.parent / "tests/slow_server"
+    if not server.exists():
+        sys.exit(f"bench: {server}: not built")
     sys.path.insert(0, str(CLIENT))
     program, crowd = folder / "control", folder / "crowd"
     for text, binary in ((C_PROGRAM, program), (C_CROWD, crowd)):
         subprocess.run(["cc", "-O2", "-x", "c", "-", "-o", binary], input=text, text=True, check=True)
-    source = folder / "m.safetensors"
-    write_holes(source, {"tiny": 4, "small": 4096, "large": arguments.gigabytes << 30})
 
     costs = {way: [] for way in ("C", "bash", "Python client")}
     waits = {}
-    reached = []
-    with Mount(arguments.binary, source, folder / "mnt") as mount:
-        status, read = looks(mount)
-        for _ in range(arguments.rounds):
-            for way, seconds in fixed_costs(program, mount).items():
-                costs[way].append(seconds)
-            add(waits, "idle", latencies(status), latencies(read))
-            # Read again from the disk, so that the load takes its time.
-            with open(source, "rb") as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            writers = subprocess.Popen([crowd, mount.mountpoint / ".control",
-                                        str(arguments.writers), "load cpu large\n"])
-            values = ([], [])
-            # Starting them keeps the CPUs busy; what counts is that they wait.
-            waiting = lambda: len(json.loads((mount.mountpoint / ".status").read_text())["loads"])
-            while writers.poll() is None and waiting() < arguments.writers:
-                pass
-            while writers.poll() is None:
-                values[0].extend(latencies(status, count=5))
-                values[1].extend(latencies(read, count=5))
-            reached.append(len(values[0]))
-            add(waits, "waiting", *values)
-            (mount.mountpoint / ".control").write_text("unload cpu large\n")
+    for number in range(arguments.rounds):
+        # A source of its own for each round: what has been read once does not wait again.
+        source = folder / f"{number}.safetensors"
+        offset = write_holes(source, {"tiny": 4, "small": 4096, "large": 64 << 20})
+        limit = (offset + (32 << 20)) // 4096 * 4096
+        gate = GatedSource(server, source, folder / f"gate{number}", limit)
+        try:
+            with Mount(arguments.binary, gate.place / "model.safetensors", folder / "mnt") as mount:
+                status, read = looks(mount)
+                for way, seconds in fixed_costs(program, mount).items():
+                    costs[way].append(seconds)
+                add(waits, "idle", latencies(status), latencies(read))
+                add(waits, "waiting", *while_waiting(mount, gate, limit, crowd, arguments.writers,
+                                                     status, read))
+        finally:
+            gate.end()
 
     micro = lambda values: Series([1e6 * value for value in values])
     rows = [[f"load of 4 bytes, {way}", micro(values).format(0)] for way, values in costs.items()]
@@ -165,9 +192,9 @@ def run(arguments, folder):
         notes=[
             f"median of {arguments.rounds} rounds (min-max); a load of 4 bytes is the median of 200 in "
             "each round, open to close",
-            f"waiting: {arguments.writers} processes have written `load cpu large` "
-            f"({arguments.gigabytes} GB, a hole), the worst of {min(reached)} or more looks while they wait; "
-            "idle: the worst of 200",
+            f"waiting: {arguments.writers} processes have written `load cpu large`, whose source "
+            "does not answer; median and worst of 200 looks in each round",
+            ".status then lists every command that waits",
         ],
         measurements={"fixed": {way: Series(values) for way, values in costs.items()},
                       "waiting": {key: Series(values) for key, values in waits.items()}})

@@ -57,7 +57,7 @@ def write_large_tensor(path, name, nbytes):
 
 
 def write_holes(path, sizes):
-    """Tensors of U8, {name: bytes}, over a hole."""
+    """Tensors of U8, {name: bytes}, over a hole. Returns the offset of the last one."""
     entries, end = {}, 0
     for name, nbytes in sizes.items():
         entries[name] = {"dtype": "U8", "shape": [nbytes], "data_offsets": [end, end + nbytes]}
@@ -66,3 +66,4 @@ def write_holes(path, sizes):
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(header)) + header)
         file.truncate(8 + len(header) + end)
+    return 8 + len(header) + end - nbytes
