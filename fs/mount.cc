@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/process.h"
 #include "core/base/text.h"
 #include "core/device/cpu_device.h"
 #include "core/tree/source_tree.h"
@@ -181,6 +182,9 @@ int Mount(const Options& options, Background& background) {
     const std::string mountpoint = ResolveMountpoint(options.mountpoint);
     Session session(SessionArguments(options, *source), MakeOperations(), &filesystem);
     session.Mount(mountpoint, /*detach=*/!options.foreground);
+    for (const auto& host : filesystem.devices->all()) {
+      host->SetMountDevice(DeviceOfPath(mountpoint));
+    }
     // Every path is absolute by now; a daemon keeps no folder busy.
     if (!options.foreground && chdir("/") != 0) ThrowErrno("/", "cannot change to it");
     blocked.Unblock();

@@ -1,6 +1,9 @@
 #include "core/base/process.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <charconv>
 #include <cstdint>
@@ -33,13 +36,15 @@ std::uint64_t SignalSet(pid_t pid, std::string_view field) {
   return set;
 }
 
-bool HasOpenFile(const fs::path& process, std::string_view suffix) {
+bool HasOpenFile(const fs::path& process, dev_t device,
+                 const std::function<bool(const std::string&)>& is_meant) {
   std::error_code error;
   for (fs::directory_iterator at(process / "fd", error), end; !error && at != end;
        at.increment(error)) {
     std::error_code gone;
     const std::string target = fs::read_symlink(at->path(), gone).string();
-    if (!gone && target.ends_with(suffix)) return true;
+    if (gone || !is_meant(target)) continue;
+    if (device == 0 || DeviceOfPath(at->path().string()) == device) return true;
   }
   return false;
 }
@@ -68,7 +73,15 @@ bool WantsToEnd(pid_t thread) {
   return (pending & kEnding) != 0;
 }
 
-std::vector<pid_t> ProcessesWithOpenFile(std::string_view suffix) {
+dev_t DeviceOfPath(const std::string& path) {
+  struct statx status;
+  // A file system that this process serves could not answer it.
+  if (statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, STATX_TYPE, &status) != 0) return 0;
+  return makedev(status.stx_dev_major, status.stx_dev_minor);
+}
+
+std::vector<pid_t> ProcessesWithOpenFile(dev_t device,
+                                         const std::function<bool(const std::string&)>& is_meant) {
   std::vector<pid_t> found;
   std::error_code error;
   for (fs::directory_iterator at("/proc", error), end; !error && at != end; at.increment(error)) {
@@ -76,7 +89,7 @@ std::vector<pid_t> ProcessesWithOpenFile(std::string_view suffix) {
     pid_t process = 0;
     const auto [stop, failure] = std::from_chars(name.data(), name.data() + name.size(), process);
     if (failure != std::errc() || stop != name.data() + name.size()) continue;
-    if (HasOpenFile(at->path(), suffix)) found.push_back(process);
+    if (HasOpenFile(at->path(), device, is_meant)) found.push_back(process);
   }
   return found;
 }

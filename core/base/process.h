@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +20,12 @@ std::string ProgramOf(pid_t process);
 /// interrupt a request just the same. 0, a process of another PID namespace, counts as gone.
 bool WantsToEnd(pid_t thread);
 
-/// Processes that have a file open whose path ends in `suffix`, as far as /proc shows it to us.
-std::vector<pid_t> ProcessesWithOpenFile(std::string_view suffix);
+/// Processes that have a file of the file system `device` (stat's st_dev; 0: of any) open for whose
+/// path `is_meant` is true, as far as /proc shows them to us. Asks no file system.
+std::vector<pid_t> ProcessesWithOpenFile(
+    dev_t device, const std::function<bool(const std::string& path)>& is_meant);
+
+/// The st_dev of the file system at `path`, without asking it: 0 if there is none.
+dev_t DeviceOfPath(const std::string& path);
 
 }  // namespace safetensorfs

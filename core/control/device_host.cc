@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <set>
 
 #include "core/base/error.h"
 #include "core/base/process.h"
@@ -161,34 +162,38 @@ std::uint64_t DeviceHost::UnitOf(std::uint32_t place, std::uint32_t tensor) cons
   return static_cast<std::uint64_t>(place) << 40 | device_->LeaseUnit(CheckpointAt(place), tensor);
 }
 
-// "pid 7 (python3), pid 9 (bash)". A process that took a lease may have left it to a child.
-std::string DeviceHost::NamesOf(std::uint32_t place, const std::vector<std::uint32_t>& tensors,
-                                const std::vector<Holder>& holders) const {
-  std::vector<Holder> named;
-  const auto add = [&named](const Holder& holder) {
-    if (std::ranges::none_of(named, [&](const Holder& other) { return other.pid == holder.pid; })) {
-      named.push_back(holder);
-    }
+std::vector<Holder> DeviceHost::FindHolders(std::uint32_t place,
+                                            const std::vector<std::uint32_t>& tensors) const {
+  std::set<std::uint64_t> units;
+  for (const std::uint32_t tensor : tensors) units.insert(UnitOf(place, tensor));
+  const TensorIndex& index = CheckpointAt(place).index;
+  const std::string folder = "/.devices/" + name() + "/handles/";
+  const auto is_meant = [&](const std::string& path) {
+    const std::size_t at = path.rfind(folder);
+    if (at == path.npos) return false;
+    const auto tensor = index.FindFile(std::string_view(path).substr(at + folder.size()));
+    return tensor && units.contains(UnitOf(place, *tensor));
   };
-  for (const Holder& holder : holders) {
-    if (!ProgramOf(holder.pid).empty()) {
-      add(holder);
-      continue;
-    }
-    for (const std::uint32_t tensor : tensors) {
-      if (named.size() > 8) break;
-      const std::string file =
-          "/.devices/" + name() + "/handles/" + CheckpointAt(place).index.FileName(tensor);
-      for (const pid_t pid : ProcessesWithOpenFile(file)) add({pid, ProgramOf(pid)});
-    }
+  std::vector<Holder> found;
+  for (const pid_t pid : ProcessesWithOpenFile(mount_device_, is_meant)) {
+    found.push_back({pid, ProgramOf(pid)});
   }
-  if (named.empty()) named = holders;  // gone from /proc, or not ours to see
+  return found;
+}
+
+// "pid 7 (python3), pid 9 (bash)". Who took a lease may have handed the descriptor on, to a child
+// for one: those who have it now are named, where they can be seen.
+std::string DeviceHost::NamesOf(std::uint32_t place, const std::vector<std::uint32_t>& tensors,
+                                const std::vector<Holder>& openers) const {
+  constexpr std::size_t kNamed = 8;
+  std::vector<Holder> holders = FindHolders(place, tensors);
+  if (holders.empty()) holders = openers;
   std::string text;
-  for (std::size_t i = 0; i < named.size() && i < 8; ++i) {
-    text += (i > 0 ? ", pid " : "pid ") + std::to_string(named[i].pid) + " (" +
-            Printable(named[i].program) + ")";
+  for (std::size_t i = 0; i < std::min(holders.size(), kNamed); ++i) {
+    text += (i > 0 ? ", pid " : "pid ") + std::to_string(holders[i].pid) + " (" +
+            Printable(holders[i].program) + ")";
   }
-  if (named.size() > 8) text += " and " + Grouped(named.size() - 8) + " more";
+  if (holders.size() > kNamed) text += " and " + Grouped(holders.size() - kNamed) + " more";
   return text;
 }
 

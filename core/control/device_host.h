@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -66,6 +67,9 @@ class DeviceHost {
   };
   Loaded LoadedOf(std::uint32_t place) const;
 
+  /// The mount's st_dev, by which its open handles are told from those of other mounts.
+  void SetMountDevice(dev_t device) { mount_device_ = device; }
+
   LoadedTensors& loaded() { return loaded_; }
   const LoadedTensors& loaded() const { return loaded_; }
   DeviceInfo Info() const { return device_->Info(); }
@@ -79,11 +83,14 @@ class DeviceHost {
   std::vector<std::uint32_t> SelectLoaded(const DeviceCommand& command) const;
   std::uint64_t UnitOf(std::uint32_t place, std::uint32_t tensor) const;
   std::string NamesOf(std::uint32_t place, const std::vector<std::uint32_t>& tensors,
-                      const std::vector<Holder>& holders) const;
+                      const std::vector<Holder>& openers) const;
+  std::vector<Holder> FindHolders(std::uint32_t place,
+                                  const std::vector<std::uint32_t>& tensors) const;
   const Checkpoint& CheckpointAt(std::uint32_t place) const {
     return *source_.checkpoints[place].checkpoint;
   }
 
+  std::atomic<dev_t> mount_device_ = 0;
   std::unique_ptr<Device> device_;
   const SourceTree& source_;
   LoadedTensors loaded_;

@@ -42,12 +42,15 @@ TEST_CASE("Signals that end a process mean that it wants to end, others do not")
   }
 }
 
-TEST_CASE("Who has a file open is found by the end of its path") {
+TEST_CASE("Who has a file open is found by its path and its file system") {
   const TemporaryFolder folder;
   const UniqueFd fd(open(folder.Write("handles/h.0", "x").c_str(), O_RDONLY | O_CLOEXEC));
-  const auto found = ProcessesWithOpenFile("/handles/h.0");
-  CHECK(std::ranges::count(found, getpid()) == 1);
-  CHECK(ProcessesWithOpenFile("/handles/h.1").empty());
+  const auto ends = [](const std::string& path) { return path.ends_with("/handles/h.0"); };
+  CHECK(std::ranges::count(ProcessesWithOpenFile(0, ends), getpid()) == 1);
+  const dev_t device = DeviceOfPath(folder.path());
+  CHECK(std::ranges::count(ProcessesWithOpenFile(device, ends), getpid()) == 1);
+  CHECK(ProcessesWithOpenFile(device + 1, ends).empty());
+  CHECK(ProcessesWithOpenFile(0, [](const std::string&) { return false; }).empty());
 }
 
 }  // namespace safetensorfs
