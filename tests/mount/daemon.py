@@ -6,6 +6,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -20,7 +21,7 @@ OTHER_UID = OTHER_GID = 65534
 AS_OTHER_USER = (
     "setpriv", f"--reuid={OTHER_UID}", f"--regid={OTHER_GID}", "--clear-groups", "--",
 )  # fmt: skip
-LISTED_DOT_FILES = (".index.json", ".metadata.json", ".status", ".summary")
+LISTED_DOT_FILES = (".control", ".index.json", ".metadata.json", ".status", ".summary")
 # The tests' own interpreter may lie in a folder that the other user cannot enter.
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin")
 
@@ -94,14 +95,40 @@ def mounts_at(path):
     return found
 
 
+@contextlib.contextmanager
+def foreground(folder, *words, address=None, **options):
+    """A daemon in the foreground that has said that it is ready."""
+    address = address or f"{folder}/notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(address.replace("@", "\0", 1) if address[0] == "@" else address)
+        process = subprocess.Popen(
+            [BINARY, *map(os.fspath, words)],
+            env=os.environ | {"NOTIFY_SOCKET": address},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
+        )  # fmt: skip
+        try:
+            pidfd = os.pidfd_open(process.pid)
+            ready, _, _ = select.select([notify, pidfd], [], [], DEADLINE)
+            os.close(pidfd)
+            assert notify in ready, process.communicate()
+            assert "READY=1" in notify.recv(4096).decode().split("\n")
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
 class Mount:
     """A source mounted in the background for the time of a with block.
 
     The spelling of mountpoint is handed to the daemon as it is; without one, a folder is made.
+    started_by: words of a program that starts the daemon, such as prlimit's.
     """
 
-    def __init__(self, source, *, options="", mountpoint=None, other_user=False, cwd=None):
+    def __init__(self, source, *, options="", mountpoint=None, other_user=False, cwd=None,
+                 started_by=()):  # fmt: skip
         self.source, self.options, self.other_user, self.cwd = source, options, other_user, cwd
+        self.started_by = started_by
         self.mountpoint, self.made, self.pidfd = mountpoint, None, None
 
     def __enter__(self):
@@ -110,9 +137,10 @@ class Mount:
         self.path = Path(os.path.abspath(os.path.join(self.cwd or "", self.mountpoint)))
         words = ("-o", self.options) if self.options else ()
         try:
-            self.result = safetensorfs(
-                self.source, self.mountpoint, *words, other_user=self.other_user, cwd=self.cwd
-            )
+            self.result = run(
+                *self.started_by, BINARY, self.source, self.mountpoint, *words,
+                other_user=self.other_user, cwd=self.cwd,
+            )  # fmt: skip
             assert self.result.returncode == 0, self.result.stderr
             (self.pid,) = daemons_at(self.mountpoint)
             self.pidfd = os.pidfd_open(self.pid)
@@ -127,6 +155,11 @@ class Mount:
                 self.unmount()
         finally:
             self._clean_up()
+
+    def at(self, pid):
+        """Speaks for a daemon that another started and ends."""
+        self.path, self.pid = Path(os.path.abspath(self.mountpoint)), pid
+        return self
 
     def __truediv__(self, name):
         return self.path / name
