@@ -28,6 +28,8 @@ class FuseControlRequest : public ControlRequest {
     reply_(error);
   }
 
+  bool IsKilled() override { return IsDyingOfSignal(thread_); }
+
   pid_t pid() const override { return ProcessOf(thread_); }
 
  private:
@@ -65,15 +67,29 @@ void ControlHandle::SetPosition(std::uint64_t position) {
 }
 
 std::string ControlHandle::Read(std::uint64_t offset, std::size_t size) {
-  const std::string report = session_->report();
   const std::lock_guard lock(mutex_);
   const bool is_from_start =
       offset < written_to_ || (next_from_start_ != 0 && offset == next_from_start_);
-  const std::uint64_t at = is_from_start ? offset : offset - written_to_;
-  if (at >= report.size()) return {};
-  std::string part = report.substr(at, size);
+  std::string part = session_->report(is_from_start ? offset : offset - written_to_, size);
   next_from_start_ = is_from_start ? offset + part.size() : 0;
   return part;
+}
+
+std::uint64_t ControlHandles::Add(std::shared_ptr<ControlHandle> handle) {
+  const std::lock_guard lock(mutex_);
+  handles_.emplace(next_, std::move(handle));
+  return next_++;
+}
+
+std::shared_ptr<ControlHandle> ControlHandles::Find(std::uint64_t number) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = handles_.find(number);
+  return at == handles_.end() ? nullptr : at->second;
+}
+
+void ControlHandles::Remove(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  handles_.erase(number);
 }
 
 }  // namespace safetensorfs

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 
 #include "core/control/control_service.h"
 #include "fs/fuse.h"
@@ -36,6 +37,21 @@ class ControlHandle {
   std::mutex mutex_;  // guards what follows
   std::uint64_t written_to_ = 0;
   std::uint64_t next_from_start_ = 0;  // where a reader that began at 0 goes on; 0: there is none
+};
+
+/// The ControlHandles that are open, each under a number. At the end of a mount no release comes
+/// for those that are left. Thread-safe.
+class ControlHandles {
+ public:
+  std::uint64_t Add(std::shared_ptr<ControlHandle> handle);
+  /// Null for 0 and for numbers that are gone.
+  std::shared_ptr<ControlHandle> Find(std::uint64_t number) const;
+  void Remove(std::uint64_t number);
+
+ private:
+  mutable std::mutex mutex_;  // guards what follows
+  std::unordered_map<std::uint64_t, std::shared_ptr<ControlHandle>> handles_;
+  std::uint64_t next_ = 1;
 };
 
 }  // namespace safetensorfs

@@ -183,12 +183,12 @@ void DeviceFiles::Read(NodeId node, std::uint64_t offset, std::uint64_t size,
   reply(0, pieces);
 }
 
-void DeviceFiles::Unlink(NodeId directory, std::string_view name,
+void DeviceFiles::Unlink(NodeId directory, std::string_view name, pid_t pid,
                          std::function<void(Outcome)> done) const {
   if (KindOf(directory) != NodeKind::kDataFolder) throw Error(EROFS, "only data/ lets files go");
   const auto instance = FindLoaded(directory, name);
   if (!instance) throw Error(ENOENT, "no such loaded tensor");
-  HostOf(directory).Unlink(instance->serial, std::move(done));
+  HostOf(directory).Unlink(*instance, pid, std::move(done));
 }
 
 }  // namespace safetensorfs

@@ -62,7 +62,8 @@ class DeviceFiles {
 
   /// Unloads. `done` is called once, perhaps later and from another thread. Throws Error: ENOENT,
   /// and EROFS for what is not a loaded tensor.
-  void Unlink(NodeId directory, std::string_view name, std::function<void(Outcome)> done) const;
+  void Unlink(NodeId directory, std::string_view name, pid_t pid,
+              std::function<void(Outcome)> done) const;
 
  private:
   struct File {

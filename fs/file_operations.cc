@@ -13,8 +13,9 @@ int FdOf(const fuse_file_info& info) {
   return static_cast<int>(static_cast<std::int64_t>(info.fh));
 }
 
-ControlHandle* ControlOf(const fuse_file_info& info) {
-  return reinterpret_cast<ControlHandle*>(info.fh);
+std::shared_ptr<ControlHandle> ControlOf(const Filesystem& filesystem, NodeId node,
+                                         const fuse_file_info& info) {
+  return LiveFiles::IsLive(node) ? filesystem.control_handles.Find(info.fh) : nullptr;
 }
 
 bool Writes(const fuse_file_info& info) {
@@ -24,21 +25,21 @@ bool Writes(const fuse_file_info& info) {
 void OpenLive(Filesystem& filesystem, fuse_req_t request, NodeId node, fuse_file_info& info) {
   const fuse_ctx& caller = *fuse_req_ctx(request);
   const LiveFiles::File& file = filesystem.live.FileOf(node);
-  std::unique_ptr<ControlHandle> handle;
+  info.fh = 0;
   if (!Writes(info)) {
     filesystem.live.Text(node, caller.uid);
     info.keep_cache = 1;
     info.noflush = 1;
   } else if (file.control) {
-    handle = std::make_unique<ControlHandle>(*filesystem.control, *file.control, caller.uid);
+    info.fh = filesystem.control_handles.Add(
+        std::make_shared<ControlHandle>(*filesystem.control, *file.control, caller.uid));
     info.direct_io = 1;  // a write is a script, not pages
   } else {
     fuse_reply_err(request, EROFS);
     return;
   }
-  info.fh = reinterpret_cast<std::uint64_t>(handle.get());
   // A reply that fails was interrupted: no release will come.
-  if (fuse_reply_open(request, &info) == 0) handle.release();
+  if (fuse_reply_open(request, &info) != 0) filesystem.control_handles.Remove(info.fh);
 }
 
 void OpenDeviceFile(Filesystem& filesystem, fuse_req_t request, NodeId node, fuse_file_info& info) {
@@ -75,7 +76,7 @@ void Open(fuse_req_t request, fuse_ino_t node, fuse_file_info* info) {
 void Release(fuse_req_t request, fuse_ino_t node, fuse_file_info* info) {
   Guard(request, [=](Filesystem& filesystem) {
     if (LiveFiles::IsLive(node)) {
-      const std::unique_ptr<ControlHandle> handle(ControlOf(*info));
+      filesystem.control_handles.Remove(info->fh);
     } else if (DeviceFiles::IsHandle(node)) {
       filesystem.device_files.CloseHandle(node, info->fh);
     } else if (!DeviceFiles::Owns(node)) {
@@ -91,7 +92,7 @@ void ReplyText(fuse_req_t request, std::string_view text) {
 
 void ReadLive(Filesystem& filesystem, fuse_req_t request, NodeId node, const fuse_file_info& info,
               std::uint64_t offset, std::size_t size) {
-  if (ControlHandle* handle = ControlOf(info)) {
+  if (const auto handle = ControlOf(filesystem, node, info)) {
     return ReplyText(request, handle->Read(offset, size));
   }
   const auto text = filesystem.live.Text(node, fuse_req_ctx(request)->uid);
@@ -126,8 +127,8 @@ void Read(fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset,
 
 void Write(fuse_req_t request, fuse_ino_t node, const char* text, std::size_t size, off_t offset,
            fuse_file_info* info) {
-  Guard(request, [=](Filesystem&) {
-    ControlHandle* handle = LiveFiles::IsLive(node) ? ControlOf(*info) : nullptr;
+  Guard(request, [=](Filesystem& filesystem) {
+    const auto handle = ControlOf(filesystem, node, *info);
     if (handle == nullptr) {
       fuse_reply_err(request, EROFS);
       return;
@@ -137,8 +138,8 @@ void Write(fuse_req_t request, fuse_ino_t node, const char* text, std::size_t si
 }
 
 void Flush(fuse_req_t request, fuse_ino_t node, fuse_file_info* info) {
-  Guard(request, [=](Filesystem&) {
-    ControlHandle* handle = LiveFiles::IsLive(node) ? ControlOf(*info) : nullptr;
+  Guard(request, [=](Filesystem& filesystem) {
+    const auto handle = ControlOf(filesystem, node, *info);
     if (handle == nullptr) {
       fuse_reply_err(request, 0);
     } else {

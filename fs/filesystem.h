@@ -6,6 +6,7 @@
 #include "core/control/control_service.h"
 #include "core/control/devices.h"
 #include "core/tree/tree.h"
+#include "fs/control_file.h"
 #include "fs/device_files.h"
 #include "fs/live_files.h"
 #include "fs/log.h"
@@ -38,6 +39,7 @@ class Filesystem {
   std::unique_ptr<Devices> devices;
   DeviceFiles device_files;
   std::unique_ptr<ControlService> control;
+  ControlHandles control_handles;
 
  private:
   void AddLiveFiles(std::uint32_t place, mode_t control_mode);

@@ -90,7 +90,8 @@ void Unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
   Guard(request, [=](Filesystem& filesystem) {
     const std::string subject = "rm " + Quoted(name) + ": ";
     const uid_t uid = fuse_req_ctx(request)->uid;
-    filesystem.device_files.Unlink(parent, name, [=, &filesystem](Outcome outcome) {
+    const pid_t pid = fuse_req_ctx(request)->pid;
+    filesystem.device_files.Unlink(parent, name, pid, [=, &filesystem](Outcome outcome) {
       // `rm` has no descriptor to read the reason from.
       if (outcome.error != 0) {
         filesystem.control->Note(DeviceFiles::PlaceOf(parent), uid, subject + outcome.line);

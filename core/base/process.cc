@@ -4,11 +4,14 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 
 #include <charconv>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 
 namespace safetensorfs {
 namespace {
@@ -70,7 +73,23 @@ bool WantsToEnd(pid_t thread) {
   constexpr std::uint64_t kEnding =
       Bit(SIGHUP) | Bit(SIGINT) | Bit(SIGQUIT) | Bit(SIGKILL) | Bit(SIGTERM);
   const std::uint64_t pending = SignalSet(thread, "SigPnd:") | SignalSet(thread, "ShdPnd:");
-  return (pending & kEnding) != 0;
+  return (pending & ~SignalSet(thread, "SigBlk:") & kEnding) != 0;
+}
+
+bool IsDyingOfSignal(pid_t thread) {
+  // proc(5): field 9 of stat is the kernel's flags, the last one the exit status as wait(2) gives
+  // it.
+  constexpr unsigned long kExiting = 4;
+  constexpr std::size_t kFlags = 9 - 3;
+  std::ifstream file("/proc/" + std::to_string(thread) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t name_end = text.rfind(')');
+  if (name_end == text.npos) return true;
+  std::istringstream fields(text.substr(name_end + 1));
+  const std::vector<std::string> values{std::istream_iterator<std::string>(fields), {}};
+  if (values.size() <= kFlags) return true;
+  return (std::stoul(values[kFlags]) & kExiting) != 0 && WIFSIGNALED(std::stoi(values.back()));
 }
 
 dev_t DeviceOfPath(const std::string& path) {

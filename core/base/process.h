@@ -16,9 +16,13 @@ pid_t ProcessOf(pid_t thread);
 std::string ProgramOf(pid_t process);
 
 /// True if a thread that waits for this program has got a signal that ends it or asks it to end
-/// (HUP, INT, QUIT, KILL, TERM), or is gone. Other signals, a finished child or a resized window,
-/// interrupt a request just the same. 0, a process of another PID namespace, counts as gone.
+/// (HUP, INT, QUIT, KILL, TERM) and does not block it, or is gone. Other signals, a finished child
+/// or a resized window, interrupt a request just the same. 0, a process of another PID namespace,
+/// counts as gone.
 bool WantsToEnd(pid_t thread);
+
+/// True if a thread is on its way out because of a signal: what it closes then, it did not mean to.
+bool IsDyingOfSignal(pid_t thread);
 
 /// Processes that have a file of the file system `device` (stat's st_dev; 0: of any) open for whose
 /// path `is_meant` is true, as far as /proc shows them to us. Asks no file system.

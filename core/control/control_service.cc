@@ -39,6 +39,20 @@ struct ControlService::Execution {
   bool is_cancelled = false;
 };
 
+std::string ControlSession::report(std::uint64_t offset, std::size_t size) const {
+  const std::lock_guard lock(mutex_);
+  return offset < report_.size() ? report_.substr(offset, size) : std::string();
+}
+
+void ControlSession::AddLine(const std::string& line) {
+  const std::lock_guard lock(mutex_);
+  report_ += line + '\n';
+  if (report_.size() <= kMaxReport) return;
+  // What came last, a failure above all, is worth more.
+  constexpr std::string_view kCut = "(earlier lines are left out)\n";
+  report_.replace(0, report_.find('\n', report_.size() - kMaxReport / 2) + 1, kCut);
+}
+
 ControlService::ControlService(const SourceTree& source, Devices& devices) : devices_(devices) {
   for (const auto& open : source.checkpoints) {
     selectors_.push_back(std::make_unique<TensorSelector>(open.checkpoint->index));
@@ -142,7 +156,7 @@ void ControlService::Start(std::shared_ptr<ControlSession> session,
   try {
     if (text != nullptr) {
       execution->lines = self.script_.Write(*text);
-    } else if (auto line = self.script_.Close()) {
+    } else if (auto line = self.script_.Close(); line && !execution->request->IsKilled()) {
       execution->lines.push_back(std::move(*line));
     } else {
       // A close that runs nothing succeeds, whatever happened before it.

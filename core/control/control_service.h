@@ -26,6 +26,8 @@ class ControlRequest {
   virtual void Watch(std::function<void()> interrupted) = 0;
   /// After an interruption, again and again: whether it means that the caller wants to end.
   virtual bool WantsToEnd() = 0;
+  /// Whether the caller is being killed: what it left unfinished is not meant to run.
+  virtual bool IsKilled() = 0;
   /// Called once, as the last thing: 0 or a positive errno.
   virtual void Reply(int error) = 0;
   /// The process that asks, 0 if unknown.
@@ -38,19 +40,16 @@ class ControlSession {
  public:
   ControlSession(std::uint32_t place, uid_t uid) : place_(place), uid_(uid) {}
 
-  /// The report so far: a line per command. Thread-safe.
-  std::string report() const {
-    const std::lock_guard lock(mutex_);
-    return report_;
-  }
+  /// Bytes that a report may have: the older half of a longer one goes.
+  static constexpr std::size_t kMaxReport = 1 << 20;
+
+  /// A part of the report so far: a line per command. Thread-safe.
+  std::string report(std::uint64_t offset = 0, std::size_t size = std::string::npos) const;
 
  private:
   friend class ControlService;
 
-  void AddLine(const std::string& line) {
-    const std::lock_guard lock(mutex_);
-    report_ += line + '\n';
-  }
+  void AddLine(const std::string& line);
 
   const std::uint32_t place_;  // number of the checkpoint
   const uid_t uid_;

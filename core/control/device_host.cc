@@ -146,16 +146,19 @@ std::string DeviceHost::RunVerify(Job& job, const DeviceCommand& command) {
          Speed(nbytes, watch.seconds());
 }
 
-void DeviceHost::Unlink(std::uint64_t serial, std::function<void(Outcome)> done) {
+void DeviceHost::Unlink(const LoadedTensors::Instance& instance, pid_t pid,
+                        std::function<void(Outcome)> done) {
   auto job = std::make_shared<Job>();
   job->verb = VerbName(Verb::kUnload);
+  job->place = instance.place;
+  job->pid = pid;
+  job->is_brief = true;
   job->done = done;
-  job->run = [this, serial](Job&) -> std::string {
-    const auto instance = loaded_.FindSerial(serial);
-    if (!instance) throw Error(ENOENT, "is not loaded any more");
-    return Unload(instance->place, {instance->tensor});
+  job->run = [this, instance](Job&) -> std::string {
+    if (!loaded_.FindSerial(instance.serial)) throw Error(ENOENT, "is not loaded any more");
+    return Unload(instance.place, {instance.tensor});
   };
-  if (!queue_.SubmitIfIdle(job)) done({EBUSY, name() + ": a command is running"});
+  if (!queue_.SubmitUnlessBusy(job)) done({EBUSY, name() + ": a command is running"});
 }
 
 std::uint64_t DeviceHost::UnitOf(std::uint32_t place, std::uint32_t tensor) const {

@@ -46,8 +46,9 @@ class DeviceHost {
   /// Cancels everything and waits until it has ended.
   void Stop() { queue_.Stop(); }
 
-  /// Unloads one load of a tensor, unless the device is busy: then `done` gets EBUSY at once.
-  void Unlink(std::uint64_t serial, std::function<void(Outcome)> done);
+  /// Unloads one load of a tensor, unless a command runs or waits: then `done` gets EBUSY at once.
+  void Unlink(const LoadedTensors::Instance& instance, pid_t pid,
+              std::function<void(Outcome)> done);
 
   /// The JSON of a handle: the tensor's name, dtype, shape and nbytes and how to attach to it.
   std::string HandleText(const LoadedTensors::Instance& instance) const;

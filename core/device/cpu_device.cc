@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.h"
@@ -62,10 +62,6 @@ void LockChunk(const Chunk& chunk) {
                           "; see RLIMIT_MEMLOCK (`ulimit -l`) and vm.max_map_count");
 }
 
-void UnlockRanges(const SourceFile& source, const std::vector<ByteRange>& ranges) {
-  for (const ByteRange& range : ranges) munlock(AddressOf({&source, range}), range.size());
-}
-
 std::vector<Chunk> SplitIntoChunks(const std::vector<Chunk>& ranges) {
   std::vector<Chunk> chunks;
   for (const Chunk& whole : ranges) {
@@ -80,7 +76,9 @@ std::vector<Chunk> SplitIntoChunks(const std::vector<Chunk>& ranges) {
 
 std::uint64_t CpuDevice::LockedBytes() const {
   std::uint64_t nbytes = 0;
-  for (const auto& [source, locks] : locks_) nbytes += locks.locked_nbytes();
+  for (const auto& [source, locks] : locks_) {
+    nbytes += locks.pages.locked_nbytes() + locks.stuck_nbytes;
+  }
   return nbytes;
 }
 
@@ -95,7 +93,7 @@ void CpuDevice::Load(const Checkpoint& checkpoint, std::span<const std::uint32_t
     held = LockedBytes();
     for (const std::uint32_t tensor : tensors) {
       const SourceFile& source = checkpoint.source_of(tensor);
-      for (const ByteRange& range : locks_[&source].Add(RangeOf(checkpoint.index[tensor]))) {
+      for (const ByteRange& range : locks_[&source].pages.Add(RangeOf(checkpoint.index[tensor]))) {
         // Tensors in file order make one range of many.
         if (!ranges.empty() && ranges.back().source == &source &&
             ranges.back().range.end == range.begin) {
@@ -126,15 +124,33 @@ void CpuDevice::Load(const Checkpoint& checkpoint, std::span<const std::uint32_t
   }
 }
 
+// The bytes that are unlocked now.
+std::uint64_t CpuDevice::Unlock(const SourceFile& source, Locks& locks, const ByteRange& range) {
+  if (munlock(AddressOf({&source, range}), range.size()) == 0) return range.size();
+  locks.stuck_nbytes += range.size();
+  return 0;
+}
+
 std::uint64_t CpuDevice::Unload(const Checkpoint& checkpoint,
                                 std::span<const std::uint32_t> tensors) {
   std::uint64_t freed = 0;
   const std::lock_guard lock(mutex_);
   for (const std::uint32_t tensor : tensors) {
     const SourceFile& source = checkpoint.source_of(tensor);
-    const std::vector<ByteRange> ranges = locks_[&source].Remove(RangeOf(checkpoint.index[tensor]));
-    UnlockRanges(source, ranges);
-    for (const ByteRange& range : ranges) freed += range.size();
+    Locks& locks = locks_[&source];
+    for (const ByteRange& range : locks.pages.Remove(RangeOf(checkpoint.index[tensor]))) {
+      freed += Unlock(source, locks, range);
+    }
+  }
+  for (const SourceFile& source : checkpoint.sources) {
+    const auto at = locks_.find(&source);
+    if (at == locks_.end() || at->second.stuck_nbytes == 0) continue;
+    // Gaps have grown together since: what could not be unlocked in parts can be as a whole.
+    const std::uint64_t stuck = std::exchange(at->second.stuck_nbytes, 0);
+    for (const ByteRange& gap : at->second.pages.Gaps(PagesOf({0, source.size()}).end)) {
+      Unlock(source, at->second, gap);
+    }
+    freed += stuck - std::min(stuck, at->second.stuck_nbytes);
   }
   return freed;
 }

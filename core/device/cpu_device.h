@@ -27,11 +27,20 @@ class CpuDevice : public Device {
   DeviceInfo Info() const override;
 
  private:
+  // What is locked of one source.
+  struct Locks {
+    PageLocks pages;
+    // Bytes that should be unlocked but are not: unlocking within a locked range splits the
+    // kernel's mapping, of which a process may have so many (vm.max_map_count).
+    std::uint64_t stuck_nbytes = 0;
+  };
+
   std::uint64_t LockedBytes() const;
+  static std::uint64_t Unlock(const SourceFile& source, Locks& locks, const ByteRange& range);
 
   const std::string name_ = "cpu";
   mutable std::mutex mutex_;  // guards locks_; not held while pages are read
-  std::map<const SourceFile*, PageLocks> locks_;
+  std::map<const SourceFile*, Locks> locks_;
 };
 
 }  // namespace safetensorfs

@@ -47,9 +47,10 @@ void DeviceQueue::Submit(std::shared_ptr<Job> job) {
   Push(std::move(job));
 }
 
-bool DeviceQueue::SubmitIfIdle(std::shared_ptr<Job> job) {
+bool DeviceQueue::SubmitUnlessBusy(std::shared_ptr<Job> job) {
   const std::lock_guard lock(mutex_);
-  if (running_ || !waiting_.empty()) return false;
+  const auto is_long = [](const std::shared_ptr<Job>& other) { return !other->is_brief; };
+  if ((running_ && is_long(running_)) || std::ranges::any_of(waiting_, is_long)) return false;
   Push(std::move(job));
   return true;
 }

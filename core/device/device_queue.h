@@ -26,6 +26,7 @@ struct Job {
   std::uint32_t place = 0;  // number of the checkpoint
   pid_t pid = 0;            // who asked, 0 if unknown
   std::uint64_t id = 0;     // counts the jobs of a queue
+  bool is_brief = false;    // others may wait for it where they must not wait long
   Progress progress;
   std::stop_source stop;
   /// Does the work, in the queue's thread. Throws Error.
@@ -46,8 +47,8 @@ class DeviceQueue {
   void Stop();
 
   void Submit(std::shared_ptr<Job> job);
-  /// Submits only where nothing runs or waits; false otherwise.
-  bool SubmitIfIdle(std::shared_ptr<Job> job);
+  /// Submits where only brief jobs run and wait; false otherwise.
+  bool SubmitUnlessBusy(std::shared_ptr<Job> job);
   /// A job that waits is done at once with EINTR; one that runs is told to stop.
   void Cancel(const std::shared_ptr<Job>& job);
   /// The job that runs and those that wait, in order.

@@ -12,8 +12,8 @@ struct MemoryStatus {
 MemoryStatus ReadMemoryStatus();
 
 /// Throws Error (ENOMEM) if this process may not lock `needed` more bytes beside the `held` it has:
-/// by RLIMIT_MEMLOCK, whose soft limit it raises as far as it may, by its cgroup's memory.max, or by
-/// the memory that there is.
+/// by RLIMIT_MEMLOCK, whose soft limit it raises as far as it may, by its cgroup's memory.max, or
+/// by the memory that there is.
 void CheckMemoryLimits(std::uint64_t needed, std::uint64_t held);
 
 }  // namespace safetensorfs

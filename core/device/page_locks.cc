@@ -62,4 +62,17 @@ std::vector<ByteRange> PageLocks::Remove(ByteRange range) {
   return changed;
 }
 
+std::vector<ByteRange> PageLocks::Gaps(std::uint64_t end) const {
+  std::vector<ByteRange> gaps;
+  std::uint64_t begin = 0;
+  bool is_counted = false;
+  for (const auto& [at, count] : counts_) {
+    if (!is_counted && count > 0 && begin < at) gaps.push_back({begin, at});
+    if (is_counted && count == 0) begin = at;
+    is_counted = count > 0;
+  }
+  if (!is_counted && begin < end) gaps.push_back({begin, end});
+  return gaps;
+}
+
 }  // namespace safetensorfs

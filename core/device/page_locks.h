@@ -24,6 +24,9 @@ class PageLocks {
   /// Counts them down, and returns the ranges of those that have none left: unlock them.
   std::vector<ByteRange> Remove(ByteRange range);
 
+  /// The ranges of pages below `end` that are not counted.
+  std::vector<ByteRange> Gaps(std::uint64_t end) const;
+
   /// Bytes of pages that are counted.
   std::uint64_t locked_nbytes() const { return locked_nbytes_; }
 

@@ -1,5 +1,4 @@
-"""A source that comes to a halt, and writers that wait for it: what takes long takes as long as a test
-wants it to."""
+"""A source that comes to a halt, and writers that wait for it for as long as a test wants."""
 
 import contextlib
 import os
@@ -7,7 +6,7 @@ import signal
 import subprocess
 
 from checkpoints import blob, tensor, write
-from commands import PAGE, control_of, loads, wait_until, write_once
+from commands import PAGE, control_of, loads, write_once
 from daemon import BINARY, DEADLINE, make_mountpoint
 
 SLOW_SERVER = os.environ.get("SLOW_SERVER", os.path.join(os.path.dirname(BINARY), "slow_server"))
@@ -64,7 +63,7 @@ def _returns(*_):
 
 
 class Writer:
-    """A process that writes to .control once and tells what came of it: "done" or an errno's name."""
+    """A process that writes to .control once and tells of it: "done" or an errno's name."""
 
     def __init__(self, mounted, text, handled=()):
         """handled: signals that have a handler, which returns; the others have their default."""

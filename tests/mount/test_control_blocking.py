@@ -9,8 +9,8 @@ import pytest
 
 from checkpoints import file_name
 from commands import (
-    command, control_of, data_of, loaded, loads, locked_nbytes, report, skip_unless_lockable, status,
-    wait_until,
+    command, control_of, data_of, loaded, loads, locked_nbytes, report, skip_unless_lockable,
+    status, wait_until,
 )  # fmt: skip
 from daemon import DEADLINE, Mount, foreground, make_mountpoint, mounts_at, run, unmounting
 from gate import ENDING, HARMLESS, HELD_NBYTES, SMALL, Gate, Writer
@@ -224,9 +224,14 @@ def test_ctrl_c_ends_a_shell_script(gated, gate, writer):
     writer(LOAD_HELD)
     gate.wait_until_held()
     script = 'echo "load cpu small.1" > $0; echo went on'
-    shell = subprocess.Popen(["bash", "-c", script, control_of(gated)], stdout=subprocess.PIPE,
-                             text=True, start_new_session=True,
-                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # fmt: skip
+
+    def interruptible():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    shell = subprocess.Popen(
+        ["bash", "-c", script, control_of(gated)], stdout=subprocess.PIPE, text=True,
+        start_new_session=True, preexec_fn=interruptible,
+    )  # fmt: skip
     wait_until(lambda: len(loads(gated)) == 2, "the shell's command")
     os.killpg(shell.pid, signal.SIGINT)
     assert shell.communicate(timeout=DEADLINE)[0] == ""
@@ -263,8 +268,10 @@ def test_a_killed_writer_runs_no_line_that_it_has_not_ended(gated, gate):
 
 
 def test_commands_of_one_device_run_in_order(gated, gate, writer):
-    lines = ["load cpu small.1", "unload cpu small.1", "load cpu small.*", "unload cpu small.1?",
-             "verify cpu small.1", "unload cpu held", "unload cpu small.9*", "load cpu small.9"]  # fmt: skip
+    lines = [
+        "load cpu small.1", "unload cpu small.1", "load cpu small.*", "unload cpu small.1?",
+        "verify cpu small.1", "unload cpu held", "unload cpu small.9*", "load cpu small.9",
+    ]  # fmt: skip
     writers = [writer(LOAD_HELD)] + [writer(line + "\n") for line in lines]
     assert [load["pid"] for load in loads(gated)] == [w.pid for w in writers]
     gate.open()

@@ -322,15 +322,19 @@ def test_a_shell_that_goes_on_after_a_failure_changes_nothing_more(model, shell)
 
 WRONG = [
     ("EINVAL", "nonsense", "nonsense"), ("EINVAL", "load", "load"), ("EINVAL", "load cpu", "load"),
-    ("EINVAL", "unload cpu", "unload"), ("EINVAL", "unload cpu,cuda:0 *", "unload"), ("EINVAL", "verify", "verify"),
-    ("EINVAL", "load cpu 'wte", "'"), ("EINVAL", 'load cpu "wte', '"'), ("EINVAL", "load cpu $'wte", "'"),
-    ("EINVAL", "load cpu wte\\", "backslash"), ("EINVAL", "LOAD cpu wte", "LOAD"), ("EINVAL", "load '' wte", "load"),
-    ("EINVAL", "load cpu, wte", "cpu,"), ("EINVAL", "help me", "help"), ("EINVAL", "'load cpu wte'", "load cpu wte"),
+    ("EINVAL", "unload cpu", "unload"), ("EINVAL", "unload cpu,cuda:0 *", "unload"),
+    ("EINVAL", "verify", "verify"), ("EINVAL", "load cpu 'wte", "'"),
+    ("EINVAL", 'load cpu "wte', '"'), ("EINVAL", "load cpu $'wte", "'"),
+    ("EINVAL", "load cpu wte\\", "backslash"), ("EINVAL", "LOAD cpu wte", "LOAD"),
+    ("EINVAL", "load '' wte", "load"), ("EINVAL", "load cpu, wte", "cpu,"),
+    ("EINVAL", "help me", "help"), ("EINVAL", "'load cpu wte'", "load cpu wte"),
     ("ENOENT", "load cpu nothing", "nothing"), ("ENOENT", "load cpu wte nothing.*", "nothing.*"),
-    ("ENOENT", "unload cpu wte", "wte"), ("ENOENT", "unload cpu *", "*"), ("ENOENT", "verify cpu wte", "wte"),
-    ("ENODEV", "load cuda:99 wte", "cuda:99"), ("ENODEV", "load tpu wte", "tpu"), ("ENODEV", "load CPU wte", "CPU"),
+    ("ENOENT", "unload cpu wte", "wte"), ("ENOENT", "unload cpu *", "*"),
+    ("ENOENT", "verify cpu wte", "wte"), ("ENODEV", "load cuda:99 wte", "cuda:99"),
+    ("ENODEV", "load tpu wte", "tpu"), ("ENODEV", "load CPU wte", "CPU"),
     ("ENODEV", "load cpu,cuda:99 wte", "cuda:99"), ("ENODEV", "load cpu:0 wte", "cpu:0"),
-    ("ENODEV", "unload GPU-00000000-0000-0000-0000-000000000000 *", "GPU-0"), ("ENODEV", "verify MIG-0", "MIG-0"),
+    ("ENODEV", "unload GPU-00000000-0000-0000-0000-000000000000 *", "GPU-0"),
+    ("ENODEV", "verify MIG-0", "MIG-0"),
 ]  # fmt: skip
 
 

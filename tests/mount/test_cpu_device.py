@@ -257,8 +257,8 @@ def test_a_low_limit_is_enomem_with_the_limit_and_what_raises_it(folder, mount, 
     mounted = mount(checkpoint.path, options="allow_root", other_user=True, started_by=limited)
 
     def as_owner(line):
-        return other_user("bash", "-c", 'exec 3<>"$0"; echo "$1" >&3; result=$?; cat <&3; exit $result',
-                          control_of(mounted), line)  # fmt: skip
+        script = 'exec 3<>"$0"; echo "$1" >&3; result=$?; cat <&3; exit $result'
+        return other_user("bash", "-c", script, control_of(mounted), line)
 
     refused = as_owner("load cpu *")
     assert refused.returncode != 0 and "Cannot allocate memory" in refused.stderr

@@ -1,4 +1,4 @@
-"""data/ below a device: what is listed and read there, and that rm unloads, whatever else happens."""
+"""data/ below a device: what is listed and read there, and that rm unloads."""
 
 import contextlib
 import errno
@@ -110,17 +110,40 @@ def test_rm_r_fails_at_the_folder_and_leaves_the_mount_whole(model):
     assert read_data(mounted, "t1") == checkpoint["t1"].data
 
 
-@pytest.mark.parametrize("words", [["find", "{}", "-type", "f", "-delete"], ["bash", "-c", "rm {}/*"],
-                                   ["bash", "-c", "find {} -mindepth 1 -print0 | xargs -0 -n 7 rm"]],
-                         ids=["find -delete", "rm", "xargs rm"])  # fmt: skip
-def test_removing_hundreds_leaves_none(folder, mount, words):
+@pytest.mark.parametrize(
+    "script",
+    [
+        "find . -type f -delete",
+        "rm *",
+        "find . -mindepth 1 -print0 | xargs -0 -n 7 rm",
+        "rm -r ./*",
+    ],
+)
+def test_removing_hundreds_leaves_none(folder, mount, script):
     many = [tensor(f"layer.{n}.{'weight' * 12}", "U8", (100,)) for n in range(700)]
     mounted = mount(write(folder / "m.safetensors", many).path)
     command(mounted, "load cpu *")
     assert len(loaded(mounted)) == 700
-    output_of(*(word.format(data_of(mounted)) for word in words))
+    output_of("bash", "-c", script, cwd=data_of(mounted))
     assert holds(mounted)
     assert locked_nbytes(mounted) == 0
+
+
+def test_rm_in_the_folders_of_two_checkpoints_at_once_works(folder, mount):
+    (folder / "models").mkdir()
+    for stem in ("one", "two"):
+        write(folder / f"models/{stem}.safetensors", [tensor(f"t{n}") for n in range(300)])
+    mounted = mount(folder / "models")
+    places = [mounted / f"{stem}.tensors" for stem in ("one", "two")]
+    for place in places:
+        command(place, "load cpu *")
+    script = 'cd "$0"; for name in *; do rm "$name"; done'
+    removers = [
+        subprocess.Popen(["bash", "-c", script, data_of(place)], stderr=subprocess.PIPE)
+        for place in places
+    ]
+    assert [remover.communicate(timeout=DEADLINE)[1] for remover in removers] == [b"", b""]
+    assert all(holds(place) for place in places)
 
 
 CHANGES = """
@@ -195,13 +218,16 @@ def test_data_can_not_be_written_created_or_renamed(model):
     command(mounted, "load cpu t1 t2")
     one, new = data_file(mounted, "t1"), data_file(mounted, "new")
     for action in (
-        lambda: os.open(one, os.O_WRONLY), lambda: os.open(one, os.O_RDWR), lambda: os.truncate(one, 0),
-        lambda: os.open(new, os.O_WRONLY | os.O_CREAT), lambda: os.open(one, os.O_RDONLY | os.O_TRUNC),
-        lambda: os.rename(one, new), lambda: os.link(one, new), lambda: os.symlink("x", new),
-        lambda: os.mkdir(new), lambda: os.chmod(one, 0o777), lambda: os.rename(data_file(mounted, "t2"), one),
-        lambda: os.unlink(handle_of(mounted, "t1")), lambda: os.unlink(mounted / ".devices/cpu/info"),
-        lambda: os.rmdir(data_of(mounted)), lambda: os.rmdir(mounted / ".devices"), lambda: os.unlink(mounted / "t1"),
-        lambda: os.open(mounted / ".devices/cpu/info", os.O_WRONLY), lambda: os.rename(mounted / "t3", new),
+        lambda: os.open(one, os.O_WRONLY), lambda: os.open(one, os.O_RDWR),
+        lambda: os.truncate(one, 0), lambda: os.open(new, os.O_WRONLY | os.O_CREAT),
+        lambda: os.open(one, os.O_RDONLY | os.O_TRUNC), lambda: os.rename(one, new),
+        lambda: os.link(one, new), lambda: os.symlink("x", new), lambda: os.mkdir(new),
+        lambda: os.chmod(one, 0o777), lambda: os.rename(data_file(mounted, "t2"), one),
+        lambda: os.unlink(handle_of(mounted, "t1")),
+        lambda: os.unlink(mounted / ".devices/cpu/info"), lambda: os.rmdir(data_of(mounted)),
+        lambda: os.rmdir(mounted / ".devices"), lambda: os.unlink(mounted / "t1"),
+        lambda: os.open(mounted / ".devices/cpu/info", os.O_WRONLY),
+        lambda: os.rename(mounted / "t3", new),
     ):  # fmt: skip
         assert errno_of(action) in (errno.EROFS, errno.EPERM, errno.EACCES, errno.EBUSY)
     assert holds(mounted, "t1", "t2")

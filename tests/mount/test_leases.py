@@ -15,7 +15,8 @@ import pytest
 
 from checkpoints import every_dtype, file_name, nbytes, path_of, tensor, write
 from commands import (
-    command, control_of, data_of, handle_of, holds, loaded, locked_nbytes, refusal, report, status, wait_until,
+    command, control_of, data_of, handle_of, holds, loaded, locked_nbytes, refusal, report, status,
+    wait_until,
 )  # fmt: skip
 from daemon import AS_OTHER_USER, DEADLINE, OTHER_GID, OTHER_UID, output_of, run
 
@@ -290,15 +291,17 @@ def mode_of(path):
 def modes_of(mounted):
     devices = mounted / ".devices"
     return {
-        "control": mode_of(control_of(mounted)), "devices": mode_of(devices), "cpu": mode_of(devices / "cpu"),
-        "info": mode_of(devices / "cpu/info"), "data": mode_of(devices / "cpu/data"),
-        "data file": mode_of(devices / "cpu/data/wte"), "handles": mode_of(devices / "cpu/handles"),
-        "handle": mode_of(devices / "cpu/handles/wte"),
+        "control": mode_of(control_of(mounted)), "devices": mode_of(devices),
+        "cpu": mode_of(devices / "cpu"), "info": mode_of(devices / "cpu/info"),
+        "data": mode_of(devices / "cpu/data"), "data file": mode_of(devices / "cpu/data/wte"),
+        "handles": mode_of(devices / "cpu/handles"), "handle": mode_of(devices / "cpu/handles/wte"),
     }  # fmt: skip
 
 
-MODES = {"control": 0o600, "devices": 0o555, "cpu": 0o555, "info": 0o444, "data": 0o755, "data file": 0o644,
-         "handles": 0o555, "handle": 0o400}  # fmt: skip
+MODES = {
+    "control": 0o600, "devices": 0o555, "cpu": 0o555, "info": 0o444, "data": 0o755,
+    "data file": 0o644, "handles": 0o555, "handle": 0o400,
+}  # fmt: skip
 
 
 def test_modes_let_the_owner_command_and_the_others_read(model):
@@ -316,8 +319,11 @@ def test_gid_lets_a_group_command_and_attach(folder, mount, other_user):
     assert other_user("sh", "-c", script, control_of(mounted)).stdout.startswith(
         "load cpu: 2 tensors"
     )
-    holder = subprocess.Popen([*AS_OTHER_USER, "sh", "-c", 'exec 3<"$0"; echo ready; read x', handle_of(mounted, "h.0.w")],
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # fmt: skip
+    script = 'exec 3<"$0"; echo ready; read x'
+    holder = subprocess.Popen(
+        [*AS_OTHER_USER, "sh", "-c", script, handle_of(mounted, "h.0.w")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     with holder:
         assert holder.stdout.readline() == "ready\n"
         assert_held_by(mounted, holder.pid, line="unload cpu *")
@@ -356,7 +362,8 @@ def test_another_user_reads_data_and_can_neither_command_nor_attach_nor_remove(
     for words in (
         ["sh", "-c", f"echo unload cpu wte > {control_of(mounted)}"], ["cat", control_of(mounted)],
         ["cat", handle_of(mounted, "wte")], ["rm", "-f", data_of(mounted) / "wte"],
-        ["sh", "-c", f"echo > {data_of(mounted)}/wte"], ["find", data_of(mounted), "-name", "wte", "-delete"],
+        ["sh", "-c", f"echo > {data_of(mounted)}/wte"],
+        ["find", data_of(mounted), "-name", "wte", "-delete"],
         ["sh", "-c", f"exec 3<>{control_of(mounted)}"],
     ):  # fmt: skip
         refused = other_user(*words)

@@ -17,6 +17,7 @@ struct Writer {
   std::future<int> reply = replied.get_future();
   std::atomic<bool> wants_to_end = false;
   std::atomic<int> looks = 0;
+  bool is_killed = false;
   std::promise<void> watched;
   std::function<void()> interrupt;
 
@@ -41,6 +42,7 @@ class TestRequest : public ControlRequest {
     ++writer_.looks;
     return writer_.wants_to_end;
   }
+  bool IsKilled() override { return writer_.is_killed; }
   void Reply(int error) override { writer_.replied.set_value(error); }
   pid_t pid() const override { return 4711; }
 
@@ -247,6 +249,28 @@ TEST_CASE("Text that a buffer cut waits for its end") {
   CHECK(again.Result() == 0);
 }
 
+TEST_CASE("A writer that is killed runs no line that it has not ended") {
+  Fixture fixture;
+  CHECK(fixture.Run(std::string(499, '#') + "\nload slow h.") == 0);
+  Writer killed;
+  killed.is_killed = true;
+  fixture.service->Close(fixture.session, std::make_unique<TestRequest>(killed));
+  CHECK(killed.Result() == 0);
+  CHECK(fixture.session->report().empty());
+}
+
+TEST_CASE("A report keeps its end when it grows too long") {
+  Fixture fixture;
+  std::string script;
+  for (int i = 0; i < 5000; ++i) script += "help\n";
+  CHECK(fixture.Run(script + "load slow h.0\n") == 0);
+  const std::string report = fixture.session->report();
+  CHECK(report.size() <= ControlSession::kMaxReport);
+  CHECK(report.starts_with("(earlier lines are left out)\n"));
+  CHECK(report.find("load slow: 1 tensor") != report.npos);
+  CHECK(fixture.session->report(report.size() - 5) == report.substr(report.size() - 5));
+}
+
 TEST_CASE("A leased tensor keeps its whole unit, and says who holds it") {
   Fixture fixture;
   REQUIRE(fixture.Run("load slow *\n") == 0);
@@ -269,21 +293,21 @@ TEST_CASE("A file that is removed is unloaded, but not while the device is busy"
   Fixture fixture;
   REQUIRE(fixture.Run("load slow h.0 h.1\n") == 0);
   DeviceHost& host = fixture.host("slow");
-  const auto unlink = [&host](std::uint64_t serial) {
+  const auto unlink = [&host](const LoadedTensors::Instance& instance) {
     std::promise<int> done;
-    host.Unlink(serial, [&done](Outcome outcome) { done.set_value(outcome.error); });
+    host.Unlink(instance, 4711, [&done](Outcome outcome) { done.set_value(outcome.error); });
     return done.get_future().get();
   };
-  const std::uint64_t serial = host.loaded().Find(0, 0)->serial;
+  const LoadedTensors::Instance instance = *host.loaded().Find(0, 0);
   fixture.slow->Shut();
   Writer writer;
   fixture.Write(writer, "verify slow\n");
   fixture.slow->AwaitJob();
-  CHECK(unlink(serial) == EBUSY);
+  CHECK(unlink(instance) == EBUSY);
   fixture.slow->Open();
   CHECK(writer.Result() == 0);
-  CHECK(unlink(serial) == 0);
-  CHECK(unlink(serial) == ENOENT);
+  CHECK(unlink(instance) == 0);
+  CHECK(unlink(instance) == ENOENT);
   CHECK(fixture.slow->held() == 1);
 }
 

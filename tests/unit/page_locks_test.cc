@@ -61,6 +61,15 @@ TEST_CASE("Any order of adding and removing agrees with counting each page") {
         reported[page] = true;
     }
     REQUIRE(reported == is_changed);
+    std::vector<bool> is_gap(counts.size());
+    for (const ByteRange& gap : locks.Gaps(counts.size() * kPage)) {
+      for (std::uint64_t page = gap.begin / kPage; page < gap.end / kPage; ++page) {
+        is_gap[page] = true;
+      }
+    }
+    for (std::size_t page = 0; page < counts.size(); ++page) {
+      REQUIRE(is_gap[page] == (counts[page] == 0));
+    }
   }
 }
 

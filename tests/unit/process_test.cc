@@ -25,20 +25,50 @@ TEST_CASE("Signals that end a process mean that it wants to end, others do not")
   CHECK_FALSE(WantsToEnd(getpid()));
   CHECK(WantsToEnd(0));
   CHECK(WantsToEnd(0x7FFFFFFF));
-  // Blocked, a signal stays pending, as it does for a writer that the kernel makes wait.
-  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCHLD, SIGWINCH, SIGUSR1, SIGURG}) {
-    sigset_t set, old;
-    sigemptyset(&set);
-    sigaddset(&set, signal);
-    pthread_sigmask(SIG_BLOCK, &set, &old);
-    pthread_kill(pthread_self(), signal);
+  for (const int signal :
+       {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCHLD, SIGWINCH, SIGUSR1, SIGURG, SIGALRM}) {
+    // A stopped process keeps a signal pending, as one does that waits in a write.
+    const pid_t child = fork();
+    if (child == 0) {
+      raise(SIGSTOP);
+      _exit(0);
+    }
+    waitpid(child, nullptr, WUNTRACED);
+    kill(child, signal);
     const bool ends =
         signal == SIGHUP || signal == SIGINT || signal == SIGQUIT || signal == SIGTERM;
-    // Signals that are ignored by default are not kept.
-    CHECK(WantsToEnd(gettid()) == ends);
-    timespec none = {};
-    sigtimedwait(&set, nullptr, &none);
-    pthread_sigmask(SIG_SETMASK, &old, nullptr);
+    CHECK(WantsToEnd(child) == ends);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
+}
+
+TEST_CASE("A signal that a process blocks does not end it") {
+  sigset_t set, old;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &set, &old);
+  pthread_kill(pthread_self(), SIGTERM);
+  CHECK_FALSE(WantsToEnd(gettid()));
+  const timespec none = {};
+  sigtimedwait(&set, nullptr, &none);
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+}
+
+TEST_CASE("A process that has been killed is dying of a signal, one that has ended is not") {
+  CHECK_FALSE(IsDyingOfSignal(getpid()));
+  for (const bool is_killed : {true, false}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      if (is_killed) pause();
+      _exit(3);
+    }
+    if (is_killed) kill(child, SIGKILL);
+    siginfo_t info;
+    // Waited for, but not reaped: /proc still knows how it ended.
+    waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);
+    CHECK(IsDyingOfSignal(child) == is_killed);
+    waitpid(child, nullptr, 0);
   }
 }
 
