@@ -24,13 +24,8 @@ int CheckSource(const std::string& source) {
   const auto is_problem = [&](const std::string& warning) {
     return std::ranges::any_of(problems, [&](const Problem& p) { return p.text == warning; });
   };
-  for (const std::string& warning : tree->warnings) {
+  for (const std::string& warning : AllWarnings(*tree)) {
     if (!is_problem(warning)) std::fprintf(stderr, "warning: %s\n", warning.c_str());
-  }
-  for (const auto& open : tree->checkpoints) {
-    for (const std::string& warning : open.checkpoint->warnings) {
-      std::fprintf(stderr, "warning: %s\n", warning.c_str());
-    }
   }
   return status;
 }

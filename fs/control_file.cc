@@ -39,10 +39,24 @@ class FuseControlRequest : public ControlRequest {
   std::function<void()> interrupted_;
 };
 
+// What is left when nobody waits any more.
+class NobodysRequest : public ControlRequest {
+ public:
+  void Watch(std::function<void()>) override {}
+  bool WantsToEnd() override { return false; }
+  bool IsKilled() override { return false; }
+  void Reply(int) override {}
+  pid_t pid() const override { return 0; }
+};
+
 }  // namespace
 
 void ControlHandle::Write(fuse_req_t request, std::string text, std::uint64_t offset) {
   const std::size_t size = text.size();
+  {
+    const std::lock_guard lock(mutex_);
+    writer_ = ProcessOf(fuse_req_ctx(request)->pid);
+  }
   auto reply = [this, request, offset, size](int error) {
     SetPosition(offset + (error == 0 ? size : 0));
     if (error == 0) {
@@ -56,9 +70,21 @@ void ControlHandle::Write(fuse_req_t request, std::string text, std::uint64_t of
 }
 
 void ControlHandle::Flush(fuse_req_t request) {
+  const pid_t process = ProcessOf(fuse_req_ctx(request)->pid);
+  bool is_writer;
+  {
+    const std::lock_guard lock(mutex_);
+    is_writer = process == writer_;
+  }
+  if (!is_writer) {
+    fuse_reply_err(request, 0);
+    return;
+  }
   service_.Close(session_, std::make_unique<FuseControlRequest>(
                                request, [request](int error) { fuse_reply_err(request, error); }));
 }
+
+void ControlHandle::Release() { service_.Close(session_, std::make_unique<NobodysRequest>()); }
 
 void ControlHandle::SetPosition(std::uint64_t position) {
   const std::lock_guard lock(mutex_);

@@ -20,9 +20,12 @@ class ControlHandle {
   ControlHandle(ControlService& service, std::uint32_t place, uid_t uid)
       : service_(service), session_(service.Open(place, uid)) {}
 
-  /// Both reply later, from another thread.
+  /// Both reply later, from another thread. A line without its end runs when the process that wrote
+  /// it closes the descriptor, not when another one does that has a copy of it.
   void Write(fuse_req_t request, std::string text, std::uint64_t offset);
   void Flush(fuse_req_t request);
+  /// The last copy is closed: what is left runs, for the report only.
+  void Release();
 
   /// The report, as a read at `offset` finds it. Reads and writes share a position, so the report
   /// begins where the last write left it; for who has gone back from there, at 0.
@@ -35,6 +38,7 @@ class ControlHandle {
   ControlService& service_;
   std::shared_ptr<ControlSession> session_;
   std::mutex mutex_;  // guards what follows
+  pid_t writer_ = 0;  // the process of the last write
   std::uint64_t written_to_ = 0;
   std::uint64_t next_from_start_ = 0;  // where a reader that began at 0 goes on; 0: there is none
 };

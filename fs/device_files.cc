@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "core/base/error.h"
+#include "core/base/text.h"
 
 namespace safetensorfs {
 namespace {
@@ -64,7 +65,7 @@ DeviceFiles::File DeviceFiles::FileOf(NodeId node) const {
   DeviceHost& host = HostOf(node);
   const auto instance = host.loaded().FindSerial(node & kSerialMask);
   if (!instance)
-    throw Error(ESTALE, host.name() + ": a tensor that was read is not loaded any more");
+    throw Error(ESTALE, host.name() + ": load " + std::to_string(node & kSerialMask) + " is gone");
   return {&host, *instance};
 }
 
@@ -162,10 +163,20 @@ void DeviceFiles::List(NodeId directory, std::uint64_t position,
   }
 }
 
+void DeviceFiles::CheckFile(NodeId node) const {
+  const File file = FileOf(node);
+  tree_.source()
+      .checkpoints[file.instance.place]
+      .checkpoint->source_of(file.instance.tensor)
+      .CheckUnchanged();
+}
+
 std::uint64_t DeviceFiles::OpenHandle(NodeId node, pid_t pid) const {
   const File file = FileOf(node);
   const auto lease = file.host->Lease(file.instance, pid);
-  if (!lease) throw Error(ESTALE, file.host->name() + ": a tensor is not loaded any more");
+  if (!lease)
+    throw Error(ESTALE,
+                file.host->name() + ": load " + std::to_string(file.instance.serial) + " is gone");
   return *lease;
 }
 
@@ -185,9 +196,11 @@ void DeviceFiles::Read(NodeId node, std::uint64_t offset, std::uint64_t size,
 
 void DeviceFiles::Unlink(NodeId directory, std::string_view name, pid_t pid,
                          std::function<void(Outcome)> done) const {
-  if (KindOf(directory) != NodeKind::kDataFolder) throw Error(EROFS, "only data/ lets files go");
+  if (KindOf(directory) != NodeKind::kDataFolder)
+    throw Error(EROFS, "rm " + Quoted(name) + ": only what stands in data/ can be removed");
   const auto instance = FindLoaded(directory, name);
-  if (!instance) throw Error(ENOENT, "no such loaded tensor");
+  if (!instance)
+    throw Error(ENOENT, "rm " + Quoted(name) + ": not loaded on " + HostOf(directory).name());
   HostOf(directory).Unlink(*instance, pid, std::move(done));
 }
 

@@ -51,6 +51,9 @@ class DeviceFiles {
   void List(NodeId directory, std::uint64_t position,
             const std::function<bool(const Tree::Entry&)>& visit) const;
 
+  /// Throws Error (ESTALE) where the load is gone or its source was changed in place.
+  void CheckFile(NodeId node) const;
+
   static bool IsHandle(NodeId node);
   /// Takes a lease for a process by opening a handle; give it back with CloseHandle. Throws Error
   /// (ESTALE).

@@ -43,6 +43,7 @@ void OpenLive(Filesystem& filesystem, fuse_req_t request, NodeId node, fuse_file
 }
 
 void OpenDeviceFile(Filesystem& filesystem, fuse_req_t request, NodeId node, fuse_file_info& info) {
+  filesystem.device_files.CheckFile(node);
   info.noflush = 1;
   if (!DeviceFiles::IsHandle(node)) {
     // Read-ahead of a slow device would take the slots that tensors are read ahead with.
@@ -76,6 +77,7 @@ void Open(fuse_req_t request, fuse_ino_t node, fuse_file_info* info) {
 void Release(fuse_req_t request, fuse_ino_t node, fuse_file_info* info) {
   Guard(request, [=](Filesystem& filesystem) {
     if (LiveFiles::IsLive(node)) {
+      if (const auto handle = ControlOf(filesystem, node, *info)) handle->Release();
       filesystem.control_handles.Remove(info->fh);
     } else if (DeviceFiles::IsHandle(node)) {
       filesystem.device_files.CloseHandle(node, info->fh);

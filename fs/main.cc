@@ -1,3 +1,5 @@
+#include <sys/resource.h>
+
 #include <cstdio>
 #include <exception>
 
@@ -10,7 +12,16 @@
 namespace safetensorfs {
 namespace {
 
+// A folder may hold thousands of checkpoints, each of them an open file.
+void RaiseFileLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int Run(const Options& options) {
+  RaiseFileLimit();
   switch (options.action) {
     case Options::Action::kHelp:
       std::fputs(ProgramHelp().c_str(), stdout);

@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <syslog.h>
@@ -27,14 +26,6 @@
 
 namespace safetensorfs {
 namespace {
-
-// A folder may hold thousands of checkpoints, each of them an open file.
-void RaiseFileLimit() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 // MOUNTPOINT, absolute and without symbolic links. Throws Error with a line that says what to do.
 std::string ResolveMountpoint(const std::string& path) {
@@ -116,7 +107,8 @@ class Session {
     fuse_args args = FUSE_ARGS_INIT(static_cast<int>(pointers.size()), pointers.data());
     session_ = fuse_session_new(&args, &operations, sizeof operations, user_data);
     fuse_opt_free_args(&args);
-    if (session_ == nullptr) throw Error(EINVAL, "libfuse refuses the mount options");
+    if (session_ == nullptr)
+      throw Error(EINVAL, "libfuse refuses the options " + Quoted(arguments[2]));
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -157,14 +149,15 @@ class Session {
 
 int Mount(const Options& options, Background& background) {
   Log log;
-  RaiseFileLimit();
   Problems problems;
   const std::unique_ptr<SourceTree> source = OpenSource(options.source, problems);
-  for (const Problem& problem : problems) log.Line(problem.text);
   if (!source) {
+    for (const Problem& problem : problems) log.Line(problem.text);
     const auto worst = std::ranges::max_element(problems, {}, &Problem::fault);
     return static_cast<int>(worst->fault);
   }
+  // What a folder holds that is wrong is among its warnings.
+  for (const std::string& warning : AllWarnings(*source)) log.Line(warning);
   try {
     const BlockedSignals blocked;  // in threads made here: the main thread takes them
     auto all_devices = std::make_unique<Devices>();

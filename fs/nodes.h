@@ -8,8 +8,8 @@
 
 namespace safetensorfs {
 
-/// Questions about any node, whoever serves it: the immutable tree (core/tree.h), the live files or
-/// what stands below `.devices`.
+/// Questions about any node, whoever serves it: the immutable tree (core/tree/tree.h), the live
+/// files or what stands below `.devices`.
 
 /// What a LOOKUP answers, timeouts included; nothing if there is no such name. A live file's node
 /// is a fresh one that must be forgotten.

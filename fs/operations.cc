@@ -1,6 +1,6 @@
-// The ids of FUSE requests are NodeIds (core/tree.h): the immutable tree's are computed, so nothing
-// is kept for them and FORGET is nothing; those of live files (live_files.h) are counted; those
-// below .devices (device_files.h) hold the serial number of a load.
+// The ids of FUSE requests are NodeIds (core/tree/tree.h): the immutable tree's are computed, so
+// nothing is kept for them and FORGET is nothing; those of live files (live_files.h) are counted;
+// those below .devices (device_files.h) hold the serial number of a load.
 
 #include "fs/operations.h"
 
@@ -25,7 +25,12 @@ void Initialize(void* user_data, fuse_conn_info* connection) {
   // pages from the source's page cache. Nothing cached here ever becomes stale.
   connection->want &= ~static_cast<unsigned>(FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_SPLICE_MOVE |
                                              FUSE_CAP_AUTO_INVAL_DATA);
-  static_cast<Filesystem*>(user_data)->on_init();
+  Filesystem& filesystem = *static_cast<Filesystem*>(user_data);
+  try {
+    filesystem.on_init();
+  } catch (const std::exception& error) {
+    filesystem.log.Line(error.what());
+  }
 }
 
 void Drop(Filesystem& filesystem, NodeId node, std::uint64_t count) {
@@ -91,12 +96,14 @@ void Unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
     const std::string subject = "rm " + Quoted(name) + ": ";
     const uid_t uid = fuse_req_ctx(request)->uid;
     const pid_t pid = fuse_req_ctx(request)->pid;
-    filesystem.device_files.Unlink(parent, name, pid, [=, &filesystem](Outcome outcome) {
-      // `rm` has no descriptor to read the reason from.
-      if (outcome.error != 0) {
-        filesystem.control->Note(DeviceFiles::PlaceOf(parent), uid, subject + outcome.line);
-      }
-      fuse_reply_err(request, outcome.error);
+    filesystem.device_files.Unlink(parent, name, pid, [=](const Outcome& outcome) {
+      Guard(request, [&](Filesystem& self) {
+        // `rm` has no descriptor to read the reason from.
+        if (outcome.error != 0) {
+          self.control->Note(DeviceFiles::PlaceOf(parent), uid, subject + outcome.line);
+        }
+        fuse_reply_err(request, outcome.error);
+      });
     });
   });
 }

@@ -14,17 +14,19 @@ namespace safetensorfs {
 namespace {
 
 // What mount(8) and fstab pass and this file system has no use for.
-constexpr std::array<std::string_view, 24> kIgnoredWords = {
-    "rw",       "defaults",   "auto",        "noauto",        "user",     "nouser",
-    "users",    "nousers",    "owner",       "group",         "nofail",   "_netdev",
-    "relatime", "norelatime", "strictatime", "nostrictatime", "diratime", "nodiratime",
-    "lazytime", "nolazytime", "iversion",    "noiversion",    "silent",   "loud"};
+constexpr std::array<std::string_view, 25> kIgnoredWords = {
+    "nosymfollow",  // there are no symbolic links here
+
+    "rw",          "defaults",   "auto",        "noauto",        "user",     "nouser",
+    "users",       "nousers",    "owner",       "group",         "nofail",   "_netdev",
+    "relatime",    "norelatime", "strictatime", "nostrictatime", "diratime", "nodiratime",
+    "lazytime",    "nolazytime", "iversion",    "noiversion",    "silent",   "loud"};
 constexpr std::array<std::string_view, 3> kIgnoredPrefixes = {"x-", "X-", "comment="};
 
 // What libfuse or the kernel takes.
-constexpr std::array<std::string_view, 13> kKernelWords = {
-    "ro",   "dev",   "nodev", "suid",    "nosuid",  "exec",       "noexec",
-    "sync", "async", "atime", "noatime", "dirsync", "nosymfollow"};
+constexpr std::array<std::string_view, 12> kKernelWords = {"ro",     "dev",   "nodev",   "suid",
+                                                           "nosuid", "exec",  "noexec",  "sync",
+                                                           "async",  "atime", "noatime", "dirsync"};
 
 [[noreturn]] void Fail(const std::string& text) { throw Error(EINVAL, text); }
 

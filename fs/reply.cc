@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <filesystem>
 #include <vector>
+
+#include "core/base/text.h"
 
 namespace safetensorfs {
 namespace {
@@ -14,14 +17,20 @@ namespace {
 constexpr std::uint64_t kMinSplice = 8192;
 constexpr std::uint64_t kMaxSplice = (1 << 20) - 2 * 4096;
 
+std::string PathOf(int fd) {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), error);
+  return Printable(path.string());
+}
+
 // Bytes that were cut off would come back as zeros from the kernel's page cache.
 void CheckHolds(const Piece& piece) {
   struct stat now;
-  if (fstat(piece.fd, &now) != 0) throw Error(EIO, "cannot stat a source: " + ErrnoText(errno));
+  if (fstat(piece.fd, &now) != 0) ThrowErrno(PathOf(piece.fd), "cannot stat");
   if (static_cast<std::uint64_t>(now.st_size) >= piece.offset + piece.size) return;
-  throw Error(EIO, "a source ends at byte " + std::to_string(now.st_size) +
-                       " by now; a tensor needs it up to byte " +
-                       std::to_string(piece.offset + piece.size));
+  throw Error(EIO, PathOf(piece.fd) + ": ends at byte " + std::to_string(now.st_size) +
+                       " by now, byte " + std::to_string(piece.offset + piece.size) +
+                       " is asked for");
 }
 
 // A fuse_bufvec with room for `count` buffers; small ones need no allocation.
@@ -69,11 +78,13 @@ void ReplyPieces(fuse_req_t request, const Pieces& pieces) {
     return;
   }
   const bool is_spliced = total >= kMinSplice && total <= kMaxSplice;
+  // Splicing from the descriptor moves no bytes through this process. A single piece that is not
+  // spliced goes from its mapping to the kernel in one system call. Of several, libfuse would read
+  // the mapping itself, and a source that shrinks would end the daemon with SIGBUS: pread then.
+  const bool may_map = !is_spliced && pieces.count() == 1;
   Buffers buffers(pieces.count());
   pieces.ForEach([&](const Piece& piece) {
-    // Splicing from the descriptor moves no bytes through this process; the rest goes from the
-    // mapping, in one system call.
-    buffers.Add(piece, piece.fd < 0 || (!is_spliced && piece.memory != nullptr));
+    buffers.Add(piece, piece.fd < 0 || (may_map && piece.memory != nullptr));
   });
   fuse_reply_data(request, buffers.get(), static_cast<fuse_buf_copy_flags>(0));
 }

@@ -20,14 +20,16 @@ std::size_t ThreadCount(std::size_t count) {
 
 void ParallelFor(std::size_t count, const std::function<void(std::size_t)>& work) {
   std::atomic<std::size_t> next = 0;
+  std::atomic<bool> has_failed = false;
   std::mutex mutex;
   std::exception_ptr failure;
   const auto run = [&] {
-    for (std::size_t i = next++; i < count; i = next++) {
+    for (std::size_t i = next++; i < count && !has_failed; i = next++) {
       try {
         work(i);
       } catch (...) {
         const std::lock_guard lock(mutex);
+        has_failed = true;
         if (!failure) failure = std::current_exception();
       }
     }

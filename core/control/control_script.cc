@@ -18,7 +18,10 @@ constexpr std::size_t kMinLongRequest = 256 * kPage - kPage;
 }  // namespace
 
 std::vector<std::string> ScriptBuffer::Write(std::string_view text) {
-  const bool cut = text.size() % kBufferUnit == 0 || text.size() > kMinLongRequest;
+  request_total_ += text.size();
+  const bool is_long = text.size() > kMinLongRequest;
+  const bool cut = is_long || request_total_ % kBufferUnit == 0;
+  if (!is_long) request_total_ = 0;
   std::vector<std::string> lines;
   while (!text.empty()) {
     const std::size_t newline = text.find('\n');

@@ -31,6 +31,7 @@ class ScriptBuffer {
 
  private:
   std::string waiting_;
+  std::size_t request_total_ = 0;  // bytes of a write(2) so far, where the kernel passes on parts
 };
 
 }  // namespace safetensorfs

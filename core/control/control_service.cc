@@ -163,9 +163,8 @@ void ControlService::Start(std::shared_ptr<ControlSession> session,
       executions_.erase(execution->id);
       return execution->request->Reply(0);
     }
-  } catch (const Error& error) {
-    self.AddLine(error.what());
-    return Finish(execution, error.code());
+  } catch (...) {
+    return Fail(execution);
   }
   // What follows a failure on one descriptor fails with it: a script goes no further than its first
   // failure, though the shell that writes it line by line does.
@@ -185,9 +184,8 @@ void ControlService::RunNextLine(const std::shared_ptr<Execution>& execution) {
     const std::string& line = execution->lines[execution->next_line++];
     try {
       if (!RunLine(execution, line)) return;
-    } catch (const Error& error) {
-      execution->session->AddLine(error.what());
-      return Finish(execution, error.code());
+    } catch (...) {
+      return Fail(execution);
     }
   }
   Finish(execution, 0);
@@ -226,13 +224,9 @@ void ControlService::Submit(const std::shared_ptr<Execution>& execution, const C
     hosts.push_back(&host);
   }
 
-  const TensorSelector* selector = selectors_[place].get();
-  DeviceCommand job{command.verb, place, execution->request->pid(), {}, nullptr, selector};
-  if (command.verb == Verb::kLoad) {
-    job.tensors = selector->Select(command.patterns);
-  } else {
-    job.patterns = std::make_shared<const std::vector<Glob>>(command.patterns);
-  }
+  const DeviceCommand job{command.verb, place, execution->request->pid(),
+                          std::make_shared<const std::vector<Glob>>(command.patterns),
+                          selectors_[place].get()};
   execution->jobs.clear();
   for (DeviceHost* host : hosts) execution->jobs.push_back({host, nullptr, {}});
   execution->jobs_left = hosts.size();
@@ -257,6 +251,13 @@ void ControlService::FinishJob(const std::shared_ptr<Execution>& execution, std:
   execution->jobs.clear();
   if (failure != 0) return Finish(execution, failure);
   RunNextLine(execution);
+}
+
+// Ends an execution with the exception that is being handled.
+void ControlService::Fail(const std::shared_ptr<Execution>& execution) {
+  const Outcome outcome = OutcomeOfException();
+  execution->session->AddLine(outcome.line);
+  Finish(execution, outcome.error);
 }
 
 void ControlService::Finish(const std::shared_ptr<Execution>& execution, int error) {

@@ -98,6 +98,7 @@ class ControlService {
   bool RunLine(const std::shared_ptr<Execution>& execution, const std::string& line);
   void Submit(const std::shared_ptr<Execution>& execution, const Command& command);
   void FinishJob(const std::shared_ptr<Execution>& execution, std::size_t number, Outcome outcome);
+  void Fail(const std::shared_ptr<Execution>& execution);
   void Finish(const std::shared_ptr<Execution>& execution, int error);
   void CancelJobs(Execution& execution);
   void PollInterrupted();

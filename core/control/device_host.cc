@@ -53,20 +53,22 @@ void CheckUnchanged(const Checkpoint& checkpoint, const std::vector<std::uint32_
   std::vector<bool> is_checked(checkpoint.sources.size());
   for (const std::uint32_t tensor : tensors) {
     const std::uint32_t number = checkpoint.index[tensor].source;
-    if (is_checked[number]) continue;
+    if (!is_checked[number]) checkpoint.sources[number].CheckUnchanged();
     is_checked[number] = true;
-    if (!checkpoint.sources[number].IsUnchanged()) {
-      throw Error(ESTALE, Printable(checkpoint.sources[number].path()) +
-                              ": was changed in place since it was mounted");
-    }
   }
 }
 
 }  // namespace
 
 DeviceHost::DeviceHost(std::unique_ptr<Device> device, const SourceTree& source)
-    : device_(std::move(device)), source_(source), loaded_(TensorCounts(source)) {
-  device_->OnLost([this](const std::string&) { loaded_.Clear(); });
+    : source_(source),
+      loaded_(TensorCounts(source)),
+      loaded_nbytes_(source.checkpoints.size()),
+      device_(std::move(device)) {
+  device_->OnLost([this](const std::string&) {
+    loaded_.Clear();
+    for (auto& nbytes : loaded_nbytes_) nbytes = 0;
+  });
 }
 
 std::shared_ptr<Job> DeviceHost::Submit(DeviceCommand command, std::function<void(Outcome)> done) {
@@ -80,7 +82,7 @@ std::shared_ptr<Job> DeviceHost::Submit(DeviceCommand command, std::function<voi
       case Verb::kLoad:
         return RunLoad(self, command);
       case Verb::kUnload:
-        return RunUnload(command);
+        return RunUnload(self, command);
       case Verb::kVerify:
         return RunVerify(self, command);
       case Verb::kHelp:
@@ -92,33 +94,45 @@ std::shared_ptr<Job> DeviceHost::Submit(DeviceCommand command, std::function<voi
   return job;
 }
 
-std::string DeviceHost::RunLoad(Job& job, const DeviceCommand& command) {
-  const Checkpoint& checkpoint = CheckpointAt(command.place);
-  std::vector<std::uint32_t> missing;
-  for (const std::uint32_t tensor : command.tensors) {
-    if (!loaded_.Has(command.place, tensor)) missing.push_back(tensor);
-  }
-  const Stopwatch watch;
-  CheckUnchanged(checkpoint, missing);
-  const std::uint64_t nbytes = BytesOf(checkpoint, missing);
-  job.progress.total = nbytes;
-  device_->Load(checkpoint, missing, job.progress, job.stop.get_token());
-  loaded_.Add(command.place, missing);
-  const std::size_t skipped = command.tensors.size() - missing.size();
-  return Count(missing.size()) + ", " + Grouped(nbytes) + " bytes loaded" +
-         Speed(nbytes, watch.seconds()) +
-         (skipped > 0 ? "; " + Count(skipped) + " already there" : "");
-}
-
-std::vector<std::uint32_t> DeviceHost::SelectLoaded(const DeviceCommand& command) const {
+std::vector<std::uint32_t> DeviceHost::Select(Job& job, const DeviceCommand& command) const {
   SelectionScope scope;
-  scope.contains = [&](std::uint32_t tensor) { return loaded_.Has(command.place, tensor); };
-  scope.which = "loaded on " + name();
+  scope.cancelled = [&job] { return job.stop.stop_requested(); };
+  if (command.verb != Verb::kLoad) {
+    scope.contains = [&](std::uint32_t tensor) { return loaded_.Has(command.place, tensor); };
+    scope.which = "loaded on " + name();
+  }
   return command.selector->Select(*command.patterns, scope);
 }
 
-std::string DeviceHost::RunUnload(const DeviceCommand& command) {
-  return Unload(command.place, SelectLoaded(command));
+std::string DeviceHost::RunLoad(Job& job, const DeviceCommand& command) {
+  const Checkpoint& checkpoint = CheckpointAt(command.place);
+  std::vector<std::uint32_t> missing = Select(job, command);
+  const std::size_t meant = missing.size();
+  std::erase_if(missing, [&](std::uint32_t tensor) { return loaded_.Has(command.place, tensor); });
+  const Stopwatch watch;
+  CheckUnchanged(checkpoint, missing);
+  const std::uint64_t nbytes = BytesOf(checkpoint, missing);
+  const std::uint64_t losses = loaded_.losses();
+  job.progress.total = nbytes;
+  device_->Load(checkpoint, missing, job.progress, job.stop.get_token());
+  try {
+    // A source that was rewritten meanwhile: part old, part new.
+    CheckUnchanged(checkpoint, missing);
+  } catch (...) {
+    device_->Unload(checkpoint, missing);
+    throw;
+  }
+  if (!loaded_.Add(command.place, missing, losses)) {
+    throw Error(EIO, "the device failed and lost what was loaded");
+  }
+  loaded_nbytes_[command.place] += nbytes;
+  return Count(missing.size()) + ", " + Grouped(nbytes) + " bytes loaded" +
+         Speed(nbytes, watch.seconds()) +
+         (meant > missing.size() ? "; " + Count(meant - missing.size()) + " already there" : "");
+}
+
+std::string DeviceHost::RunUnload(Job& job, const DeviceCommand& command) {
+  return Unload(command.place, Select(job, command));
 }
 
 std::string DeviceHost::Unload(std::uint32_t place, const std::vector<std::uint32_t>& tensors) {
@@ -127,6 +141,7 @@ std::string DeviceHost::Unload(std::uint32_t place, const std::vector<std::uint3
       place, tensors, [&](std::uint32_t tensor) { return UnitOf(place, tensor); }, kLeasePatience);
   if (!holders.empty()) throw Error(EBUSY, "in use by " + NamesOf(place, tensors, holders));
   const std::uint64_t nbytes = BytesOf(checkpoint, tensors);
+  loaded_nbytes_[place] -= nbytes;
   const std::uint64_t freed = device_->Unload(checkpoint, tensors);
   std::string line = Count(tensors.size()) + ", " + Grouped(nbytes) + " bytes unloaded, " +
                      Grouped(freed) + " freed";
@@ -136,7 +151,7 @@ std::string DeviceHost::Unload(std::uint32_t place, const std::vector<std::uint3
 
 std::string DeviceHost::RunVerify(Job& job, const DeviceCommand& command) {
   const Checkpoint& checkpoint = CheckpointAt(command.place);
-  const std::vector<std::uint32_t> tensors = SelectLoaded(command);
+  const std::vector<std::uint32_t> tensors = Select(job, command);
   const Stopwatch watch;
   CheckUnchanged(checkpoint, tensors);
   const std::uint64_t nbytes = BytesOf(checkpoint, tensors);
@@ -158,7 +173,7 @@ void DeviceHost::Unlink(const LoadedTensors::Instance& instance, pid_t pid,
     if (!loaded_.FindSerial(instance.serial)) throw Error(ENOENT, "is not loaded any more");
     return Unload(instance.place, {instance.tensor});
   };
-  if (!queue_.SubmitUnlessBusy(job)) done({EBUSY, name() + ": a command is running"});
+  if (!queue_.SubmitUnlessBusy(job)) done({EBUSY, name() + ": busy with a command; see .status"});
 }
 
 std::uint64_t DeviceHost::UnitOf(std::uint32_t place, std::uint32_t tensor) const {
@@ -208,6 +223,7 @@ std::optional<std::uint64_t> DeviceHost::Lease(const LoadedTensors::Instance& in
 void DeviceHost::Read(const LoadedTensors::Instance& instance, std::uint64_t offset,
                       std::uint64_t size, Device::ReadReply reply) {
   const Checkpoint& checkpoint = CheckpointAt(instance.place);
+  if (!loaded_.FindSerial(instance.serial)) return reply(ESTALE, Pieces());
   const std::uint64_t nbytes = checkpoint.index[instance.tensor].nbytes;
   if (offset >= nbytes) return reply(0, Pieces());
   device_->Read(checkpoint, instance.tensor, offset, std::min(size, nbytes - offset),
@@ -227,19 +243,8 @@ std::string DeviceHost::HandleText(const LoadedTensors::Instance& instance) cons
   return text;
 }
 
-DeviceHost::Loaded DeviceHost::LoadedOf(std::uint32_t place) const {
-  const TensorIndex& index = CheckpointAt(place).index;
-  Loaded total;
-  for (auto at = loaded_.Next(place, 0); at; at = loaded_.Next(place, at->tensor + 1)) {
-    total.tensors += 1;
-    total.nbytes += index[at->tensor].nbytes;
-  }
-  return total;
-}
-
 std::string DeviceHost::InfoText(std::uint32_t place) const {
   const DeviceInfo info = device_->Info();
-  const Loaded loaded = LoadedOf(place);
   std::string text = "{\"name\":\"" + name() + "\"";
   if (!info.uuid.empty()) text += ",\"uuid\":\"" + info.uuid + "\"";
   const auto add = [&text](const char* field, std::uint64_t value) {
@@ -247,8 +252,8 @@ std::string DeviceHost::InfoText(std::uint32_t place) const {
   };
   add("total_nbytes", info.total_nbytes);
   add("free_nbytes", info.free_nbytes);
-  add("loaded_tensors", loaded.tensors);
-  add("loaded_nbytes", loaded.nbytes);
+  add("loaded_tensors", loaded_.Count(place));
+  add("loaded_nbytes", loaded_nbytes_[place]);
   add("held_nbytes", info.held_nbytes);
   add("leases", loaded_.LeaseCount());
   return text + "}";

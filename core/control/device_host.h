@@ -21,10 +21,8 @@ struct DeviceCommand {
   Verb verb = Verb::kLoad;
   std::uint32_t place = 0;  // number of the checkpoint
   pid_t pid = 0;            // who asks
-  /// For a load: all tensors that are meant. Those that are there already are skipped.
-  std::vector<std::uint32_t> tensors;
-  /// For the rest: chosen among what is loaded when the command's turn comes, by a selector that
-  /// outlives the job.
+  /// What is meant, chosen when the command's turn comes, by a selector that outlives the job:
+  /// among all tensors for a load, which skips those that are there, else among what is loaded.
   std::shared_ptr<const std::vector<Glob>> patterns;
   const TensorSelector* selector = nullptr;
 };
@@ -62,26 +60,19 @@ class DeviceHost {
   /// is loaded of one.
   std::string InfoText(std::uint32_t place) const;
 
-  struct Loaded {
-    std::uint64_t tensors = 0;
-    std::uint64_t nbytes = 0;
-  };
-  Loaded LoadedOf(std::uint32_t place) const;
-
   /// The mount's st_dev, by which its open handles are told from those of other mounts.
   void SetMountDevice(dev_t device) { mount_device_ = device; }
 
   LoadedTensors& loaded() { return loaded_; }
   const LoadedTensors& loaded() const { return loaded_; }
-  DeviceInfo Info() const { return device_->Info(); }
   std::vector<std::shared_ptr<Job>> Jobs() const { return queue_.Jobs(); }
 
  private:
   std::string RunLoad(Job& job, const DeviceCommand& command);
-  std::string RunUnload(const DeviceCommand& command);
+  std::string RunUnload(Job& job, const DeviceCommand& command);
   std::string RunVerify(Job& job, const DeviceCommand& command);
   std::string Unload(std::uint32_t place, const std::vector<std::uint32_t>& tensors);
-  std::vector<std::uint32_t> SelectLoaded(const DeviceCommand& command) const;
+  std::vector<std::uint32_t> Select(Job& job, const DeviceCommand& command) const;
   std::uint64_t UnitOf(std::uint32_t place, std::uint32_t tensor) const;
   std::string NamesOf(std::uint32_t place, const std::vector<std::uint32_t>& tensors,
                       const std::vector<Holder>& openers) const;
@@ -92,10 +83,11 @@ class DeviceHost {
   }
 
   std::atomic<dev_t> mount_device_ = 0;
-  std::unique_ptr<Device> device_;
   const SourceTree& source_;
   LoadedTensors loaded_;
-  DeviceQueue queue_;  // last: its jobs use the rest
+  std::vector<std::atomic<std::uint64_t>> loaded_nbytes_;  // by place
+  std::unique_ptr<Device> device_;                         // after what it may call back
+  DeviceQueue queue_;                                      // last: its jobs use the rest
 };
 
 }  // namespace safetensorfs

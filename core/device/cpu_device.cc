@@ -172,6 +172,10 @@ void CpuDevice::Verify(const Checkpoint& checkpoint, std::span<const std::uint32
       const auto address = reinterpret_cast<std::uintptr_t>(source.mapping().data());
       const ssize_t n =
           pread(memory.get(), ours.data(), size, static_cast<off_t>(address + entry.offset + at));
+      if (n < 0) {
+        throw Error(EIO, "tensor " + Quoted(checkpoint.index.name(tensor)) +
+                             ": cannot read its memory: " + ErrnoText(errno));
+      }
       if (n != static_cast<ssize_t>(size) || std::memcmp(ours.data(), theirs.data(), size) != 0) {
         throw Error(EIO, "tensor " + Quoted(checkpoint.index.name(tensor)) +
                              ": memory differs from " + Printable(source.path()) +

@@ -8,17 +8,25 @@
 #include "core/base/error.h"
 
 namespace safetensorfs {
-namespace {
-
-Outcome RunJob(Job& job) {
+Outcome OutcomeOfException() {
   try {
-    return {0, job.run(job)};
+    throw;
   } catch (const Error& error) {
     return {error.code(), error.what()};
   } catch (const std::bad_alloc&) {
     return {ENOMEM, "the daemon is out of memory"};
   } catch (const std::exception& error) {
     return {EIO, error.what()};
+  }
+}
+
+namespace {
+
+Outcome RunJob(Job& job) {
+  try {
+    return {0, job.run(job)};
+  } catch (...) {
+    return OutcomeOfException();
   }
 }
 

@@ -20,6 +20,9 @@ struct Outcome {
   std::string line;
 };
 
+/// The outcome that the exception being handled amounts to.
+Outcome OutcomeOfException();
+
 /// One job of a device. Its owner keeps it to cancel it or to see how far it is.
 struct Job {
   std::string verb;

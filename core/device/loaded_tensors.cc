@@ -9,13 +9,21 @@ LoadedTensors::LoadedTensors(std::vector<std::uint32_t> tensor_counts)
       serials_(tensor_counts_.size()),
       counts_(tensor_counts_.size()) {}
 
-void LoadedTensors::Add(std::uint32_t place, std::span<const std::uint32_t> tensors) {
-  if (tensors.empty()) return;
+std::uint64_t LoadedTensors::losses() const {
   const std::lock_guard lock(mutex_);
+  return losses_;
+}
+
+bool LoadedTensors::Add(std::uint32_t place, std::span<const std::uint32_t> tensors,
+                        std::uint64_t losses) {
+  const std::lock_guard lock(mutex_);
+  if (losses != losses_) return false;
+  if (tensors.empty()) return true;
   serials_[place].resize(tensor_counts_[place]);
   loads_.emplace(next_serial_, LoadRecord{place, {tensors.begin(), tensors.end()}, tensors.size()});
   for (const std::uint32_t tensor : tensors) serials_[place][tensor] = next_serial_++;
   counts_[place] += tensors.size();
+  return true;
 }
 
 std::vector<Holder> LoadedTensors::Remove(
@@ -42,16 +50,18 @@ std::vector<Holder> LoadedTensors::Remove(
   }
   for (const std::uint32_t tensor : tensors) {
     std::uint64_t& serial = serials_[place][tensor];
+    if (serial == 0) continue;  // lost while this waited
     const auto load = std::prev(loads_.upper_bound(serial));
     if (--load->second.left == 0) loads_.erase(load);
     serial = 0;
+    --counts_[place];
   }
-  counts_[place] -= tensors.size();
   return {};
 }
 
 void LoadedTensors::Clear() {
   const std::lock_guard lock(mutex_);
+  ++losses_;
   for (auto& serials : serials_) std::ranges::fill(serials, 0);
   std::ranges::fill(counts_, 0);
   loads_.clear();

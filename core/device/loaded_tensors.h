@@ -35,7 +35,10 @@ class LoadedTensors {
   /// `tensor_counts`: how many tensors each checkpoint has.
   explicit LoadedTensors(std::vector<std::uint32_t> tensor_counts);
 
-  void Add(std::uint32_t place, std::span<const std::uint32_t> tensors);
+  /// How often everything was lost; ask before a load.
+  std::uint64_t losses() const;
+  /// False, and nothing added, where everything was lost since `losses` was asked.
+  bool Add(std::uint32_t place, std::span<const std::uint32_t> tensors, std::uint64_t losses = 0);
 
   /// Removes tensors of which no lease unit is leased. Waits for leases to end until `patience` is
   /// over, since the kernel reports a close(2) only after it has returned. Where some are left,
@@ -80,6 +83,7 @@ class LoadedTensors {
   std::vector<std::uint64_t> counts_;                // loaded, by place
   std::map<std::uint64_t, LoadRecord> loads_;        // by first serial
   std::uint64_t next_serial_ = 1;
+  std::uint64_t losses_ = 0;
   std::unordered_map<std::uint64_t, LeaseInfo> leases_;
   std::unordered_map<std::uint64_t, std::uint64_t> leased_units_;  // unit -> leases
   std::uint64_t next_lease_ = 1;

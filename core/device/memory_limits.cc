@@ -68,6 +68,7 @@ MemoryStatus ReadMemoryStatus() {
 }
 
 void CheckMemoryLimits(std::uint64_t needed, std::uint64_t held) {
+  if (needed == 0) return;
   const MemoryStatus memory = ReadMemoryStatus();
   if (needed > memory.available_nbytes) {
     throw Error(ENOMEM, Figures(needed, held) + "; free are " + Grouped(memory.available_nbytes));

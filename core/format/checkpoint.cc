@@ -4,8 +4,8 @@
 #include <cerrno>
 #include <filesystem>
 #include <iterator>
-#include <map>
 #include <optional>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/parallel.h"
@@ -14,23 +14,6 @@
 
 namespace safetensorfs {
 namespace {
-
-constexpr std::size_t kMaxProblems = 100;
-
-using Metadata = std::map<std::string, std::string>;
-
-// A key that a header gives twice has its last value, as in the reference.
-Metadata TakeMetadata(Header& header) {
-  Metadata metadata;
-  for (auto& [key, value] : header.metadata) metadata.insert_or_assign(key, std::move(value));
-  header.metadata.clear();
-  return metadata;
-}
-
-void StoreMetadata(Metadata metadata, Checkpoint& checkpoint) {
-  checkpoint.metadata.assign(std::make_move_iterator(metadata.begin()),
-                             std::make_move_iterator(metadata.end()));
-}
 
 struct Shard {
   std::optional<SourceFile> source;
@@ -120,13 +103,21 @@ class Merger {
   std::vector<bool> found_;
 };
 
-void MergeMetadata(Shard& shard, Metadata& merged, std::vector<std::string>& warnings) {
-  for (auto& [key, value] : TakeMetadata(*shard.header)) {
-    const auto [at, is_new] = merged.emplace(key, value);
-    if (is_new || at->second == value) continue;
-    warnings.push_back(Printable(shard.source->path()) + ": __metadata__ " + Quoted(key) +
-                       " differs from an earlier shard's, which is shown");
+// Keys of `shard` that no earlier shard has are added.
+void MergeMetadata(const Shard& shard, Metadata& merged, std::vector<std::string>& warnings) {
+  const Metadata& own = shard.header->metadata;
+  std::vector<std::size_t> fresh;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const auto known = merged.Find(own.key(i));
+    if (!known) {
+      fresh.push_back(i);
+    } else if (*known != own.value(i)) {
+      warnings.push_back(Printable(shard.source->path()) + ": __metadata__ " + Quoted(own.key(i)) +
+                         " differs from an earlier shard's, which is shown");
+    }
   }
+  for (const std::size_t i : fresh) merged.Add(own.key(i), std::string(own.value(i)));
+  merged.Finish();
 }
 
 }  // namespace
@@ -148,7 +139,7 @@ std::unique_ptr<Checkpoint> OpenFile(const std::string& path, Problems& problems
     checkpoint->sources.emplace_back(path);
     std::optional<Header> header = ReadHeader(checkpoint->sources.front(), problems);
     if (!header) return nullptr;
-    StoreMetadata(TakeMetadata(*header), *checkpoint);
+    checkpoint->metadata = std::exchange(header->metadata, {});
     checkpoint->index.Add(0, std::move(*header));
     checkpoint->index.Finish();
     checkpoint->is_single_file = true;
@@ -180,21 +171,23 @@ std::unique_ptr<Checkpoint> OpenIndex(const std::string& path, Problems& problem
   problems.insert(problems.end(), found.begin(), found.end());
   if (!found.empty()) return nullptr;
 
-  Metadata metadata;
   for (std::uint32_t i = 0; i < shards.size(); ++i) {
     Shard& shard = shards[i];
-    MergeMetadata(shard, metadata, checkpoint->warnings);
+    MergeMetadata(shard, checkpoint->metadata, checkpoint->warnings);
     checkpoint->index.Add(i, std::move(*shard.header), shard.listed);
     shard.header.reset();
     checkpoint->sources.push_back(std::move(*shard.source));
   }
-  StoreMetadata(std::move(metadata), *checkpoint);
   checkpoint->index.Finish();
   return checkpoint;
 }
 
 bool IsIndexName(std::string_view name) {
   return name.size() > kIndexSuffix.size() && name.ends_with(kIndexSuffix);
+}
+
+bool IsFileName(std::string_view name) {
+  return name.size() > kFileSuffix.size() && name.ends_with(kFileSuffix);
 }
 
 std::unique_ptr<Checkpoint> OpenCheckpoint(const std::string& path, Problems& problems) {

@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/format/problem.h"
@@ -16,8 +15,8 @@ namespace safetensorfs {
 struct Checkpoint {
   std::vector<SourceFile> sources;  // TensorIndex::Entry::source counts them
   TensorIndex index;
-  /// __metadata__, sorted by key; of shards that disagree, the first shard's.
-  std::vector<std::pair<std::string, std::string>> metadata;
+  /// __metadata__; of shards that disagree, the first shard's.
+  Metadata metadata;
   /// What is odd but no error, a line each.
   std::vector<std::string> warnings;
   /// True for one whose data are all of its only source: that file is the mount as one file.
@@ -40,5 +39,9 @@ std::unique_ptr<Checkpoint> OpenCheckpoint(const std::string& path, Problems& pr
 
 /// True for names that mean an index: `*.safetensors.index.json`.
 bool IsIndexName(std::string_view name);
+
+inline constexpr std::string_view kFileSuffix = ".safetensors";
+/// True for names by which a safetensors file is found in a folder.
+bool IsFileName(std::string_view name);
 
 }  // namespace safetensorfs

@@ -12,8 +12,6 @@
 namespace safetensorfs {
 namespace {
 
-constexpr std::size_t kMaxProblems = 100;
-
 std::uint64_t LoadLittleEndian64(std::span<const char, 8> bytes) {
   std::uint64_t value = 0;
   for (std::size_t i = 8; i-- > 0;) value = value << 8 | static_cast<unsigned char>(bytes[i]);
@@ -150,6 +148,7 @@ std::optional<Header> ReadHeader(const SourceFile& source, Problems& problems) {
     return std::nullopt;
   }
   header.data_offset = 8 + header_size;
+  header.metadata.Finish();
   std::stable_sort(header.tensors.begin(), header.tensors.end(),
                    [](const TensorInfo& a, const TensorInfo& b) {
                      return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;

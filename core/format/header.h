@@ -5,10 +5,10 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "core/format/dtype.h"
+#include "core/format/metadata.h"
 #include "core/format/problem.h"
 #include "core/format/source_file.h"
 
@@ -34,7 +34,7 @@ struct Header {
   std::vector<TensorInfo> tensors;  // sorted by (begin, end)
   std::string names;
   std::vector<std::uint64_t> shapes;
-  std::vector<std::pair<std::string, std::string>> metadata;  // in the header's order
+  Metadata metadata;
 
   std::string_view name(const TensorInfo& tensor) const {
     return std::string_view(names).substr(tensor.name_offset, tensor.name_size);

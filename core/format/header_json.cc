@@ -61,8 +61,8 @@ class HeaderHandler {
 
   bool string(string_t& value) {
     if (where_ == Where::kMetadata) {
-      // The parser clears its buffer before it uses it again: take it, do not copy.
-      header_.metadata.emplace_back(std::move(metadata_key_), std::move(value));
+      // The parser clears its buffer before it uses it again: it may be taken.
+      header_.metadata.Add(metadata_key_, std::move(value));
       return true;
     }
     if (where_ == Where::kTensor && field_ == Field::kDtype) {

@@ -3,9 +3,48 @@
 namespace safetensorfs {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kMagicAndVersion = 8;
-constexpr std::size_t kMaxVersion1 = 65535;
+constexpr std::uint64_t kAlignment = 64;
+constexpr std::uint64_t kMagicAndVersion = 8;
+constexpr std::uint64_t kMaxVersion1 = 65535;
+constexpr std::string_view kBeforeDescr = "{'descr': '";
+constexpr std::string_view kBeforeShape = "', 'fortran_order': False, 'shape': ";
+constexpr std::string_view kAfterShape = ", }";
+
+// What follows the magic string and the version, for a dictionary of this size.
+struct Layout {
+  std::uint64_t length_bytes;
+  std::uint64_t length;  // of the dictionary, padding and newline
+};
+
+Layout LayOut(std::uint64_t dict_size) {
+  for (const std::uint64_t length_bytes : {2, 4}) {
+    const std::uint64_t before = kMagicAndVersion + length_bytes;
+    const std::uint64_t total = (before + dict_size + 1 + kAlignment - 1) / kAlignment * kAlignment;
+    if (length_bytes == 4 || total - before <= kMaxVersion1) return {length_bytes, total - before};
+  }
+  return {};
+}
+
+std::uint64_t DigitsOf(std::uint64_t value) {
+  std::uint64_t digits = 1;
+  while (value >= 10) {
+    value /= 10;
+    ++digits;
+  }
+  return digits;
+}
+
+std::uint64_t TupleSize(std::span<const std::uint64_t> shape) {
+  std::uint64_t size = shape.size() == 1 ? 3 : 2;
+  for (const std::uint64_t dimension : shape) size += DigitsOf(dimension);
+  return size + (shape.empty() ? 0 : 2 * (shape.size() - 1));
+}
+
+// Types of less than a byte are shown as their packed bytes.
+std::span<const std::uint64_t> ShownShape(Dtype dtype, std::span<const std::uint64_t> shape,
+                                          const std::uint64_t& nbytes) {
+  return InfoOf(dtype).bits < 8 ? std::span<const std::uint64_t>(&nbytes, 1) : shape;
+}
 
 void AppendTuple(std::span<const std::uint64_t> shape, std::string& out) {
   out += '(';
@@ -19,27 +58,32 @@ void AppendTuple(std::span<const std::uint64_t> shape, std::string& out) {
 }  // namespace
 
 std::string NpyHeader(Dtype dtype, std::span<const std::uint64_t> shape, std::uint64_t nbytes) {
-  std::string dict =
-      "{'descr': '" + std::string(InfoOf(dtype).descr) + "', 'fortran_order': False, 'shape': ";
-  AppendTuple(InfoOf(dtype).bits < 8 ? std::span<const std::uint64_t>(&nbytes, 1) : shape, dict);
-  dict += ", }";
+  std::string dict(kBeforeDescr);
+  dict += InfoOf(dtype).descr;
+  dict += kBeforeShape;
+  AppendTuple(ShownShape(dtype, shape, nbytes), dict);
+  dict += kAfterShape;
 
-  std::size_t length_bytes = 2;
-  const auto padded_total = [&] {
-    const std::size_t total = kMagicAndVersion + length_bytes + dict.size() + 1;
-    return (total + kAlignment - 1) / kAlignment * kAlignment;
-  };
-  if (padded_total() - kMagicAndVersion - length_bytes > kMaxVersion1) length_bytes = 4;
-  const std::size_t length = padded_total() - kMagicAndVersion - length_bytes;
-
+  const Layout layout = LayOut(dict.size());
   std::string out("\x93NUMPY", 6);
-  out += length_bytes == 2 ? '\x01' : '\x02';
+  out += layout.length_bytes == 2 ? '\x01' : '\x02';
   out += '\0';
-  for (std::size_t i = 0; i < length_bytes; ++i) out += static_cast<char>(length >> (8 * i) & 0xFF);
+  for (std::uint64_t i = 0; i < layout.length_bytes; ++i) {
+    out += static_cast<char>(layout.length >> (8 * i) & 0xFF);
+  }
   out += dict;
-  out.append(length - dict.size() - 1, ' ');
+  out.append(layout.length - dict.size() - 1, ' ');
   out += '\n';
   return out;
+}
+
+std::uint64_t NpyHeaderSize(Dtype dtype, std::span<const std::uint64_t> shape,
+                            std::uint64_t nbytes) {
+  const std::uint64_t dict = kBeforeDescr.size() + InfoOf(dtype).descr.size() +
+                             kBeforeShape.size() + TupleSize(ShownShape(dtype, shape, nbytes)) +
+                             kAfterShape.size();
+  const Layout layout = LayOut(dict);
+  return kMagicAndVersion + layout.length_bytes + layout.length;
 }
 
 }  // namespace safetensorfs

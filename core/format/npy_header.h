@@ -13,4 +13,8 @@ namespace safetensorfs {
 /// Sub-byte dtypes become `nbytes` packed bytes.
 std::string NpyHeader(Dtype dtype, std::span<const std::uint64_t> shape, std::uint64_t nbytes);
 
+/// Its size in bytes, without making it.
+std::uint64_t NpyHeaderSize(Dtype dtype, std::span<const std::uint64_t> shape,
+                            std::uint64_t nbytes);
+
 }  // namespace safetensorfs

@@ -20,4 +20,7 @@ struct Problem {
 
 using Problems = std::vector<Problem>;
 
+/// No more than this many are told of one file or index.
+inline constexpr std::size_t kMaxProblems = 100;
+
 }  // namespace safetensorfs

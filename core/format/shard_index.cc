@@ -14,8 +14,6 @@
 namespace safetensorfs {
 namespace {
 
-constexpr std::size_t kMaxProblems = 100;
-
 bool LeavesFolder(const std::string& shard) {
   if (shard.empty() || shard.find('\0') != shard.npos) return true;
   const std::filesystem::path path = std::filesystem::path(shard).lexically_normal();
@@ -135,7 +133,10 @@ std::optional<ShardIndex> ShardIndex::Read(const std::string& path, Problems& pr
     ShardIndexHandler handler(index, path, found);
     const bool parsed =
         nlohmann::json::sax_parse(HeaderIterator(window), HeaderIterator(), &handler);
-    if (parsed && !handler.has_weight_map()) {
+    if (parsed && !window.at_end()) {
+      // The parser takes NUL for the end.
+      found.push_back({Fault::kInvalid, Printable(path) + ": holds a NUL byte after its JSON"});
+    } else if (parsed && !handler.has_weight_map()) {
       found.push_back({Fault::kInvalid, Printable(path) + ": has no weight_map"});
     }
   } catch (const Error& error) {

@@ -62,9 +62,9 @@ bool SourceFile::IsUnchanged() const {
   return fstat(fd_.get(), &now) == 0 && IsSameSizeAndTime(now, status_);
 }
 
-bool SourceFile::Holds(std::uint64_t end) const {
-  struct stat now;
-  return fstat(fd_.get(), &now) == 0 && static_cast<std::uint64_t>(now.st_size) >= end;
+void SourceFile::CheckUnchanged() const {
+  if (IsUnchanged()) return;
+  throw Error(ESTALE, Printable(path_) + ": was changed in place since it was mounted");
 }
 
 SourceState SourceFile::State() const {

@@ -40,8 +40,8 @@ class SourceFile {
 
   /// False once size or modification time differ: a system call on the descriptor, no path walk.
   bool IsUnchanged() const;
-  /// True if the file still holds the bytes up to `end`.
-  bool Holds(std::uint64_t end) const;
+  /// Throws Error (ESTALE) where that is so.
+  void CheckUnchanged() const;
   /// Also asks whether the path still leads to this file.
   SourceState State() const;
 

@@ -110,6 +110,14 @@ class Summary {
   Total total_;
 };
 
+// Of a time that a file system made up it may be any number, but no overflow.
+std::int64_t NanosecondsOf(const timespec& time) {
+  std::int64_t nanoseconds = 0;
+  const bool fits = !__builtin_mul_overflow(time.tv_sec, 1'000'000'000, &nanoseconds) &&
+                    !__builtin_add_overflow(nanoseconds, time.tv_nsec, &nanoseconds);
+  return fits ? nanoseconds : 0;
+}
+
 void RenderSources(const Checkpoint& checkpoint, std::string& out) {
   out += "{\"version\":1,\n\"sources\":[";
   for (std::size_t i = 0; i < checkpoint.sources.size(); ++i) {
@@ -118,8 +126,7 @@ void RenderSources(const Checkpoint& checkpoint, std::string& out) {
     out += i == 0 ? "\n{\"path\":" : ",\n{\"path\":";
     AppendJsonString(source.path(), out);
     out += ",\"nbytes\":" + std::to_string(source.size());
-    out += ",\"mtime_ns\":" +
-           std::to_string(status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec);
+    out += ",\"mtime_ns\":" + std::to_string(NanosecondsOf(status.st_mtim));
     out += ",\"inode\":" + std::to_string(status.st_ino) + "}";
   }
   out += "],\n\"tensors\":[\n";
@@ -153,10 +160,9 @@ void RenderMetadataRow(const Checkpoint& checkpoint, std::uint64_t row, std::str
   } else if (row > checkpoint.metadata.size()) {
     out += "}\n";
   } else {
-    const auto& [key, value] = checkpoint.metadata[row - 1];
-    AppendJsonString(key, out);
+    AppendJsonString(checkpoint.metadata.key(row - 1), out);
     out += ": ";
-    AppendJsonString(value, out);
+    AppendJsonString(checkpoint.metadata.value(row - 1), out);
     out += row == checkpoint.metadata.size() ? "\n" : ",\n";
   }
 }

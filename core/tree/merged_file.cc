@@ -50,13 +50,14 @@ void MergedFile::RenderRow(std::uint64_t row, std::string& out) const {
   const TensorIndex& index = checkpoint_.index;
   if (row == 0) {
     out += "{";
-    if (checkpoint_.metadata.empty()) return;
+    const Metadata& metadata = checkpoint_.metadata;
+    if (metadata.size() == 0) return;
     out += "\"__metadata__\":{";
-    for (const auto& [key, value] : checkpoint_.metadata) {
-      if (&key != &checkpoint_.metadata.front().first) out += ',';
-      AppendJsonString(key, out);
+    for (std::size_t i = 0; i < metadata.size(); ++i) {
+      if (i > 0) out += ',';
+      AppendJsonString(metadata.key(i), out);
       out += ':';
-      AppendJsonString(value, out);
+      AppendJsonString(metadata.value(i), out);
     }
     out += order_.empty() ? "}" : "},";
     return;

@@ -17,7 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kFileSuffix = ".safetensors";
 constexpr std::string_view kFolderSuffix = ".tensors";
 constexpr std::size_t kMaxName = 255;
 
@@ -63,7 +62,7 @@ class FolderOpener {
   FolderOpener(SourceTree& tree, Problems& problems) : tree_(tree), problems_(problems) {}
 
   void Open() {
-    ScanFolder(tree_);
+    ScanFolder(tree_, problems_);
     std::vector<Candidate> indexes = Collect(/*want_indexes=*/true);
     OpenAll(indexes);
     Keep(indexes);
@@ -81,9 +80,7 @@ class FolderOpener {
     for (std::uint32_t folder = 0; folder < tree_.folders.size(); ++folder) {
       for (const SourceTree::Item& item : tree_.folders[folder].items) {
         if (item.kind != SourceTree::Kind::kFile) continue;
-        const bool wanted = want_indexes ? IsIndexName(item.name)
-                                         : item.name.size() > kFileSuffix.size() &&
-                                               item.name.ends_with(kFileSuffix);
+        const bool wanted = want_indexes ? IsIndexName(item.name) : IsFileName(item.name);
         const SourceTree::File& file = tree_.files[item.number];
         if (!wanted || sources_.contains(IdOf(file.status))) continue;
         candidates.push_back({folder, item.name, file.path, nullptr, {}});
@@ -163,6 +160,15 @@ class FolderOpener {
 
 }  // namespace
 
+std::vector<std::string> AllWarnings(const SourceTree& tree) {
+  std::vector<std::string> warnings = tree.warnings;
+  for (const SourceTree::OpenCheckpoint& open : tree.checkpoints) {
+    const auto& own = open.checkpoint->warnings;
+    warnings.insert(warnings.end(), own.begin(), own.end());
+  }
+  return warnings;
+}
+
 std::unique_ptr<SourceTree> OpenSource(const std::string& path, Problems& problems) {
   auto tree = std::make_unique<SourceTree>();
   try {
@@ -170,10 +176,17 @@ std::unique_ptr<SourceTree> OpenSource(const std::string& path, Problems& proble
     struct stat status;
     if (stat(path.c_str(), &status) != 0) ThrowErrno(path, "cannot open");
     if (S_ISDIR(status.st_mode)) {
-      tree->folders.push_back({0, ResolveCacheFolder(path), status, {}, 0});
+      // Absolute: files of a folder are opened when they are read, from whatever folder that is.
+      const std::string folder = ResolveCacheFolder(tree->path);
+      if (stat(folder.c_str(), &status) != 0) ThrowErrno(folder, "cannot open");
+      tree->folders.push_back({0, folder, status, {}, 0});
       FolderOpener(*tree, problems).Open();
       return tree;
     }
+    auto checkpoint = OpenCheckpoint(path, problems);
+    if (!checkpoint) return nullptr;
+    tree->checkpoints.push_back({0, std::move(checkpoint)});
+    return tree;
   } catch (const Error& error) {
     problems.push_back({Fault::kUnreadable, error.what()});
     return nullptr;
@@ -181,10 +194,6 @@ std::unique_ptr<SourceTree> OpenSource(const std::string& path, Problems& proble
     problems.push_back({Fault::kUnreadable, Printable(path) + ": " + error.code().message()});
     return nullptr;
   }
-  auto checkpoint = OpenCheckpoint(path, problems);
-  if (!checkpoint) return nullptr;
-  tree->checkpoints.push_back({0, std::move(checkpoint)});
-  return tree;
 }
 
 }  // namespace safetensorfs

@@ -52,6 +52,9 @@ struct SourceTree {
   bool is_folder() const { return !folders.empty(); }
 };
 
+/// The tree's warnings and those of its checkpoints.
+std::vector<std::string> AllWarnings(const SourceTree& tree);
+
 /// Opens SOURCE: a safetensors file, an index, or a directory; a Hugging Face cache folder
 /// `models--ORG--NAME` means the snapshot that its refs/main names. In a directory a checkpoint
 /// that is invalid is left out; its problems are added all the same. Otherwise problems mean null.

@@ -213,12 +213,18 @@ std::string Tree::NpyHeaderOf(const Node& node) const {
   return NpyHeader(static_cast<Dtype>(entry.dtype), index.shape(node.index), entry.nbytes);
 }
 
+std::uint64_t Tree::NpyHeaderSizeOf(const Node& node) const {
+  const TensorIndex& index = checkpoint(node).index;
+  const TensorIndex::Entry& entry = index[node.index];
+  return NpyHeaderSize(static_cast<Dtype>(entry.dtype), index.shape(node.index), entry.nbytes);
+}
+
 std::uint64_t Tree::Size(const Node& node) const {
   switch (node.kind) {
     case NodeKind::kTensor:
       return checkpoint(node).index[node.index].nbytes;
     case NodeKind::kNpyTensor:
-      return NpyHeaderOf(node).size() + checkpoint(node).index[node.index].nbytes;
+      return NpyHeaderSizeOf(node) + checkpoint(node).index[node.index].nbytes;
     case NodeKind::kFile:
       return static_cast<std::uint64_t>(source_.files[node.index].status.st_size);
     case NodeKind::kDocument: {
@@ -282,11 +288,6 @@ struct stat Tree::Stat(NodeId id) const {
   throw Error(ENOENT, "no such node");
 }
 
-void Tree::CheckUnchanged(const SourceFile& source) const {
-  if (source.IsUnchanged()) return;
-  throw Error(ESTALE, Printable(source.path()) + ": was changed in place since it was mounted");
-}
-
 UniqueFd Tree::Open(NodeId id) const {
   const Node node = Decode(id);
   if (node.kind == NodeKind::kFile) {
@@ -297,11 +298,11 @@ UniqueFd Tree::Open(NodeId id) const {
       if (IsSameContent(status, file.status)) return fd;
       throw Error(ESTALE, Printable(file.path) + ": was replaced or changed since it was mounted");
     }
-    CheckUnchanged(*file.source);
+    file.source->CheckUnchanged();
   } else if (node.kind == NodeKind::kTensor || node.kind == NodeKind::kNpyTensor) {
-    CheckUnchanged(checkpoint(node).source_of(node.index));
+    checkpoint(node).source_of(node.index).CheckUnchanged();
   } else if (node.kind == NodeKind::kDocument && node.index == kMerged) {
-    for (const SourceFile& source : checkpoint(node).sources) CheckUnchanged(source);
+    for (const SourceFile& source : checkpoint(node).sources) source.CheckUnchanged();
   }
   return {};
 }
@@ -329,10 +330,10 @@ void Tree::Read(NodeId id, int fd, std::uint64_t offset, std::uint64_t size, Pie
     }
     case NodeKind::kNpyTensor: {
       const TensorIndex::Entry& entry = checkpoint(node).index[node.index];
-      const std::string header = NpyHeaderOf(node);
-      if (offset < header.size()) pieces.text().append(header, offset, size);
+      const std::uint64_t header_size = NpyHeaderSizeOf(node);
+      if (offset < header_size) pieces.text().append(NpyHeaderOf(node), offset, size);
       return add_range(checkpoint(node).sources[entry.source], entry.offset, entry.nbytes,
-                       header.size());
+                       header_size);
     }
     case NodeKind::kDocument: {
       const Document* document = DocumentOf(node);

@@ -136,8 +136,8 @@ class Tree {
   const Checkpoint& checkpoint(const Node& node) const;
   std::uint64_t Size(const Node& node) const;
   std::string NpyHeaderOf(const Node& node) const;
+  std::uint64_t NpyHeaderSizeOf(const Node& node) const;
   const Document* DocumentOf(const Node& node) const;
-  void CheckUnchanged(const SourceFile& source) const;
   void ListFolder(const Node& node, std::uint64_t position,
                   const std::function<bool(const Entry&)>& visit) const;
   void ListTensors(const Node& node, std::uint64_t position, NodeKind kind,

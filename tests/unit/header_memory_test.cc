@@ -77,6 +77,15 @@ TEST_CASE("Reading a header takes less memory than three times its size") {
     CHECK(peak > 0);
     CHECK(peak < limit);
   }
+  SECTION("of 100 MB in millions of tiny metadata strings") {
+    std::string header = R"({"__metadata__":{)";
+    for (std::size_t i = 0; header.size() + 100 < kMaxHeaderSize; ++i) {
+      header += (i > 0 ? ",\"" : "\"") + std::to_string(i % 10) + "\":\"\"";
+    }
+    const std::int64_t peak = PeakOfReading(folder.Write("m", MakeFile(header + "}}")));
+    CHECK(peak > 0);
+    CHECK(peak < limit);
+  }
   SECTION("of 100 MB in one metadata string") {
     const std::string value(kMaxHeaderSize - 100, 'v');
     const std::int64_t peak =

@@ -77,8 +77,13 @@ TEST_CASE("Clearing forgets tensors and leases") {
   CHECK(loaded.LeaseCount() == 0);
   loaded.Release(*lease);
   CHECK_FALSE(loaded.FindSerial(serial));
-  loaded.Add(0, std::vector<std::uint32_t>{1});
+  // A load that was on its way when all was lost has lost its tensors too.
+  CHECK_FALSE(loaded.Add(0, std::vector<std::uint32_t>{1}, loaded.losses() - 1));
+  CHECK(loaded.Add(0, std::vector<std::uint32_t>{1}, loaded.losses()));
   CHECK(loaded.Find(0, 1)->serial != serial);
+  loaded.Clear();
+  CHECK(Remove(loaded, {1}).empty());
+  CHECK(loaded.Count(0) == 0);
 }
 
 }  // namespace safetensorfs

@@ -57,7 +57,8 @@ TEST_CASE("Shards become one valid file in which every tensor is aligned") {
 
   const auto again = OpenFile(folder.Write("merged", whole), problems);
   REQUIRE(again);
-  CHECK(again->metadata == checkpoint->metadata);
+  CHECK(again->metadata.size() == 1);
+  CHECK(again->metadata.Find("k") == "v");
   REQUIRE(again->index.size() == 6);
   const std::pair<std::string, std::string> expected[] = {
       {"a", "AAAA"}, {"b", "BBB"}, {"c", "CCCCCCCC"}, {"d", "D"}, {"e", ""}, {"f", "F"}};

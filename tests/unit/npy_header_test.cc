@@ -45,4 +45,18 @@ TEST_CASE("A shape too long for version 1.0 takes version 2.0") {
   CHECK(header.size() > 65535);
 }
 
+TEST_CASE("A header's size is known without making it") {
+  const std::vector<std::uint64_t> powers = {0, 9, 10, 99, 100, 18446744073709551615u};
+  for (std::size_t rank : {0, 1, 2, 6}) {
+    const std::span shape = std::span(powers).first(rank);
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kF4, Dtype::kF8E4M3FNUZ}) {
+      CHECK(NpyHeaderSize(dtype, shape, 123) == NpyHeader(dtype, shape, 123).size());
+    }
+  }
+  for (std::size_t rank = 21'000; rank < 22'000; ++rank) {
+    const std::vector<std::uint64_t> ones(rank, 1);
+    CHECK(NpyHeaderSize(Dtype::kU8, ones, 1) == NpyHeader(Dtype::kU8, ones, 1).size());
+  }
+}
+
 }  // namespace safetensorfs
