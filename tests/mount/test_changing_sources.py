@@ -186,3 +186,44 @@ def test_a_source_that_cannot_be_mapped_is_served_all_the_same(unmappable, mount
     with open(unmappable, "rb") as file:
         assert (mounted / ".all.safetensors").read_bytes() == file.read()
     mounted.unmount()
+
+
+def test_a_source_that_shrinks_during_reads_never_ends_the_daemon(folder, mount):
+    """Reads of header and data together, which libfuse copies, race with a truncation."""
+    checkpoint = write(folder / "model.safetensors", [blob("t", bytes(3000))])
+    mounted = mount(checkpoint.path)
+    size = os.path.getsize(checkpoint.path)
+    stop, stopped = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(stopped)
+        os.set_blocking(stop, False)
+        while True:
+            os.truncate(checkpoint.path, 0)
+            os.truncate(checkpoint.path, size)
+            try:
+                if os.read(stop, 1) == b"":
+                    os._exit(0)
+            except BlockingIOError:
+                pass
+    os.close(stop)
+    buffer = mmap.mmap(-1, 4096)
+    for _ in range(3000):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(mounted / ".npy/t.npy", os.O_RDONLY | os.O_DIRECT)
+            with contextlib.suppress(OSError):
+                os.preadv(descriptor, [buffer], 0)
+            os.close(descriptor)
+    os.close(stopped)
+    assert os.waitpid(child, 0)[1] == 0
+    assert warnings_of(mounted)
+
+
+def test_what_is_loaded_of_a_changed_source_cannot_be_opened(model):
+    mounted, checkpoint = model
+    (mounted / ".control").write_text("load cpu t1\n")
+    data, handle = (mounted / ".devices/cpu" / part / "t1" for part in ("data", "handles"))
+    assert data.read_bytes() == TENSORS[1].data
+    touch_later(checkpoint.path)
+    assert errno_of(data.read_bytes) == errno.ESTALE
+    assert errno_of(handle.read_bytes) == errno.ESTALE

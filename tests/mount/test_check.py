@@ -6,7 +6,7 @@ import os
 import pytest
 
 from checkpoints import encode, every_dtype, frame, tensor, write, write_cache, write_sharded
-from daemon import safetensorfs
+from daemon import BINARY, run, safetensorfs
 
 GOOD, _ = encode([tensor("a", "F32", (2, 2))])
 
@@ -138,3 +138,22 @@ def test_check_mounts_nothing(folder):
     assert check(folder / "m.safetensors")[0] == 0
     assert open("/proc/self/mountinfo").read() == before
     assert sorted(os.listdir(folder)) == ["m.safetensors"]
+
+
+def test_links_that_lead_nowhere_and_what_is_no_file_are_problems(folder):
+    write(folder / "good.safetensors", [tensor("a")])
+    (folder / "blob.safetensors").symlink_to("no/such/blob")
+    os.mkfifo(folder / "pipe.safetensors")
+    (folder / "notes.txt").symlink_to("nowhere")
+    status, lines, _ = check(folder)
+    assert status == 30
+    assert [line.split(": ")[0] for line in sorted(lines)] == [
+        str(folder / "blob.safetensors"), str(folder / "pipe.safetensors"),
+    ]  # fmt: skip
+
+
+def test_more_checkpoints_than_descriptors_at_first_are_checked(folder):
+    for number in range(80):
+        write(folder / f"{number}.safetensors", [tensor("a")])
+    result = run("prlimit", "--nofile=64:1024", BINARY, "--check", folder)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

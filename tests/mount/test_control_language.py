@@ -395,3 +395,16 @@ def test_it_can_not_be_removed_renamed_or_made_accessible(model, folder):
             action()
     os.truncate(control_of(model), 0)
     assert stat.S_IMODE(os.stat(control_of(model)).st_mode) == 0o600
+
+
+def test_a_child_that_ends_does_not_run_the_line_that_its_parent_is_writing(model):
+    descriptor = os.open(control_of(model), os.O_WRONLY)
+    os.write(descriptor, b"#" * 498 + b"\nload cpu h.1.")
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    os.write(descriptor, b"w\n")
+    os.close(descriptor)
+    assert holds(model, "h.1.w")
+    assert report(model).count("\n") == 1

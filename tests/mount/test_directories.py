@@ -239,3 +239,12 @@ def test_many_checkpoints_in_one_folder(folder, mount):
     for number in range(100):
         assert_holds(mounted / f"{number}.tensors", [tensor("t", seed=number)])
     assert warnings_of(mounted) == []
+
+
+def test_a_folder_named_relatively_can_be_read_in_the_background(folder, mount):
+    (folder / "model").mkdir()
+    write(folder / "model/m.safetensors", [tensor("a")])
+    (folder / "model/config.json").write_text("{}")
+    mounted = mount("model", cwd=folder)
+    assert (mounted / "config.json").read_text() == "{}"
+    assert (mounted / "m.tensors/a").read_bytes() == tensor("a").data

@@ -218,6 +218,35 @@ TEST_CASE("A writer who wants to end cancels its command, running or waiting") {
   CHECK(fixture.other->held() == 0);
 }
 
+TEST_CASE("Choosing tensors is cancelled too, and holds up no other device") {
+  const TemporaryFolder folder;
+  std::string header = "{";
+  for (int i = 0; i < 20'000; ++i) {
+    header += (i > 0 ? ",\"" : "\"") + std::to_string(i) +
+              R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+  }
+  Problems problems;
+  const auto source = OpenSource(folder.Write("m", MakeFile(header + "}")), problems);
+  REQUIRE(source);
+  Devices devices;
+  for (const char* name : {"one", "two"}) {
+    devices.Add(std::make_unique<DeviceHost>(std::make_unique<TestDevice>(name), *source));
+  }
+  ControlService service(*source, devices);
+  std::string script = "load one";
+  for (int i = 0; i < 20'000; ++i) script += " *" + std::to_string(i) + "*x*";
+  Writer choosing;
+  service.Write(service.Open(0, 1000), script, std::make_unique<TestRequest>(choosing));
+  Writer other;
+  service.Write(service.Open(0, 1000), "load two 17\n", std::make_unique<TestRequest>(other));
+  CHECK(other.Result() == 0);
+  CHECK(choosing.IsWaiting());
+  choosing.wants_to_end = true;
+  choosing.Interrupt();
+  CHECK(choosing.Result() == EINTR);
+  service.Stop();
+}
+
 TEST_CASE("A harmless signal cancels nothing, and one that ends the writer later still does") {
   Fixture fixture;
   fixture.slow->Shut();
