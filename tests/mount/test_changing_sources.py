@@ -193,6 +193,8 @@ def test_a_source_that_shrinks_during_reads_never_ends_the_daemon(folder, mount)
     checkpoint = write(folder / "model.safetensors", [blob("t", bytes(3000))])
     mounted = mount(checkpoint.path)
     size = os.path.getsize(checkpoint.path)
+    # Opened before: later it would be ESTALE.
+    descriptor = os.open(mounted / ".npy/t.npy", os.O_RDONLY | os.O_DIRECT)
     stop, stopped = os.pipe()
     child = os.fork()
     if child == 0:
@@ -208,12 +210,10 @@ def test_a_source_that_shrinks_during_reads_never_ends_the_daemon(folder, mount)
                 pass
     os.close(stop)
     buffer = mmap.mmap(-1, 4096)
-    for _ in range(3000):
+    for _ in range(20_000):
         with contextlib.suppress(OSError):
-            descriptor = os.open(mounted / ".npy/t.npy", os.O_RDONLY | os.O_DIRECT)
-            with contextlib.suppress(OSError):
-                os.preadv(descriptor, [buffer], 0)
-            os.close(descriptor)
+            os.preadv(descriptor, [buffer], 0)
+    os.close(descriptor)
     os.close(stopped)
     assert os.waitpid(child, 0)[1] == 0
     assert warnings_of(mounted)
