@@ -20,7 +20,8 @@ Filesystem::Filesystem(const SourceTree& source, std::unique_ptr<Devices> all_de
     AddLiveFiles(place, S_IFREG | (modes.group_commands ? 0660 : 0600));
   }
   if (source.is_folder()) {
-    live.Add({kRootNode, ".status", kReadable, [&source](uid_t) { return FolderStatus(source); }});
+    live.Add({kRootNode, ".status", kReadable,
+              [this](uid_t) { return FolderStatus(tree.source(), *devices); }});
   }
 }
 

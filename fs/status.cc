@@ -36,19 +36,34 @@ void AddSources(const Checkpoint& checkpoint, ordered_json& sources, ordered_jso
   }
 }
 
-void AddJobs(const DeviceHost& host, std::uint32_t place, ordered_json& loads) {
-  for (const std::shared_ptr<Job>& job : host.Jobs()) {
-    if (job->place != place) continue;
-    loads.push_back({{"id", job->id},
-                     {"device", host.name()},
-                     {"pid", job->pid},
-                     {"verb", job->verb},
-                     {"nbytes_done", job->progress.done.load()},
-                     {"nbytes_total", job->progress.total.load()}});
+// Of one checkpoint, or of all.
+void AddDevices(const Devices& devices, std::optional<std::uint32_t> place, ordered_json& infos,
+                ordered_json& loads) {
+  for (const auto& host : devices.all()) {
+    infos.push_back(ordered_json::parse(host->InfoText(place)));
+    for (const std::shared_ptr<Job>& job : host->Jobs()) {
+      if (place.value_or(job->place) != job->place) continue;
+      loads.push_back({{"id", job->id},
+                       {"device", host->name()},
+                       {"pid", job->pid},
+                       {"verb", job->verb},
+                       {"nbytes_done", job->progress.done.load()},
+                       {"nbytes_total", job->progress.total.load()}});
+    }
   }
 }
 
-std::string Dump(const ordered_json& status) {
+std::string Dump(const SourceTree& tree, const Devices& devices, std::optional<std::uint32_t> place,
+                 ordered_json sources, ordered_json warnings) {
+  ordered_json infos = ordered_json::array();
+  ordered_json loads = ordered_json::array();
+  AddDevices(devices, place, infos, loads);
+  const ordered_json status = {{"version", 1},
+                               {"source", tree.path},
+                               {"sources", std::move(sources)},
+                               {"devices", std::move(infos)},
+                               {"loads", std::move(loads)},
+                               {"warnings", std::move(warnings)}};
   // A path may hold bytes that are not UTF-8.
   return status.dump(2, ' ', false, ordered_json::error_handler_t::replace) + '\n';
 }
@@ -59,30 +74,16 @@ std::string CheckpointStatus(const SourceTree& tree, std::uint32_t place, const 
   ordered_json sources = ordered_json::array();
   ordered_json warnings = ordered_json::array();
   AddSources(*tree.checkpoints[place].checkpoint, sources, warnings);
-  ordered_json infos = ordered_json::array();
-  ordered_json loads = ordered_json::array();
-  for (const auto& host : devices.all()) {
-    infos.push_back(ordered_json::parse(host->InfoText(place)));
-    AddJobs(*host, place, loads);
-  }
-  return Dump({{"version", 1},
-               {"source", tree.path},
-               {"sources", std::move(sources)},
-               {"devices", std::move(infos)},
-               {"loads", std::move(loads)},
-               {"warnings", std::move(warnings)}});
+  return Dump(tree, devices, place, std::move(sources), std::move(warnings));
 }
 
-std::string FolderStatus(const SourceTree& tree) {
+std::string FolderStatus(const SourceTree& tree, const Devices& devices) {
   ordered_json sources = ordered_json::array();
   ordered_json warnings = tree.warnings;
   for (const SourceTree::OpenCheckpoint& open : tree.checkpoints) {
     AddSources(*open.checkpoint, sources, warnings);
   }
-  return Dump({{"version", 1},
-               {"source", tree.path},
-               {"sources", std::move(sources)},
-               {"warnings", std::move(warnings)}});
+  return Dump(tree, devices, std::nullopt, std::move(sources), std::move(warnings));
 }
 
 }  // namespace safetensorfs

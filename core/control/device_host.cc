@@ -243,8 +243,15 @@ std::string DeviceHost::HandleText(const LoadedTensors::Instance& instance) cons
   return text;
 }
 
-std::string DeviceHost::InfoText(std::uint32_t place) const {
+std::string DeviceHost::InfoText(std::optional<std::uint32_t> place) const {
   const DeviceInfo info = device_->Info();
+  std::uint64_t tensors = 0;
+  std::uint64_t nbytes = 0;
+  for (std::uint32_t i = 0; i < loaded_nbytes_.size(); ++i) {
+    if (place.value_or(i) != i) continue;
+    tensors += loaded_.Count(i);
+    nbytes += loaded_nbytes_[i];
+  }
   std::string text = "{\"name\":\"" + name() + "\"";
   if (!info.uuid.empty()) text += ",\"uuid\":\"" + info.uuid + "\"";
   const auto add = [&text](const char* field, std::uint64_t value) {
@@ -252,8 +259,8 @@ std::string DeviceHost::InfoText(std::uint32_t place) const {
   };
   add("total_nbytes", info.total_nbytes);
   add("free_nbytes", info.free_nbytes);
-  add("loaded_tensors", loaded_.Count(place));
-  add("loaded_nbytes", loaded_nbytes_[place]);
+  add("loaded_tensors", tensors);
+  add("loaded_nbytes", nbytes);
   add("held_nbytes", info.held_nbytes);
   add("leases", loaded_.LeaseCount());
   return text + "}";

@@ -56,9 +56,9 @@ class DeviceHost {
   void Read(const LoadedTensors::Instance& instance, std::uint64_t offset, std::uint64_t size,
             Device::ReadReply reply);
 
-  /// The device as JSON: name, uuid, total, free, held and loaded bytes of all checkpoints, or what
-  /// is loaded of one.
-  std::string InfoText(std::uint32_t place) const;
+  /// The device as JSON: name, uuid, total, free and held bytes, leases, and what is loaded of one
+  /// checkpoint or, without a number, of all.
+  std::string InfoText(std::optional<std::uint32_t> place) const;
 
   /// The mount's st_dev, by which its open handles are told from those of other mounts.
   void SetMountDevice(dev_t device) { mount_device_ = device; }

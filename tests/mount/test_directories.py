@@ -248,3 +248,15 @@ def test_a_folder_named_relatively_can_be_read_in_the_background(folder, mount):
     mounted = mount("model", cwd=folder)
     assert (mounted / "config.json").read_text() == "{}"
     assert (mounted / "m.tensors/a").read_bytes() == tensor("a").data
+
+
+def test_the_status_of_the_root_shows_what_is_loaded_of_all_checkpoints(folder, mount):
+    for name in "mn":
+        write(folder / f"{name}.safetensors", [tensor("a")])
+    mounted = mount(folder)
+    for name in "mn":
+        (mounted / f"{name}.tensors/.control").write_text("load cpu a\n")
+    (cpu,) = json.loads((mounted / ".status").read_bytes())["devices"]
+    assert (cpu["name"], cpu["loaded_tensors"]) == ("cpu", 2)
+    (cpu,) = json.loads((mounted / "m.tensors/.status").read_bytes())["devices"]
+    assert cpu["loaded_tensors"] == 1
