@@ -2,12 +2,8 @@
 // a gate: a read that begins at the limit or beyond waits. A line on stdin is the new limit in bytes;
 // at first, and once stdin ends, there is none. Prints "ready" once mounted, and "held" for a read
 // that waits where none waited before. Ends with the mount, or on SIGINT, SIGTERM or SIGHUP.
-#define FUSE_USE_VERSION 35
-#include <fcntl.h>
-#include <fuse_lowlevel.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,10 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "tests/mount/one_file_server.h"
+
 namespace {
 
-constexpr fuse_ino_t kFile = 2;
-constexpr char kName[] = "model.safetensors";
 constexpr off_t kNoLimit = std::numeric_limits<off_t>::max();
 
 void Say(const char* word) {
@@ -31,11 +27,9 @@ void Say(const char* word) {
 }
 
 // The file and the reads that wait for it.
-class Gate {
+class Gate : public Served {
  public:
-  explicit Gate(int source) : source_(source) {}
-
-  int source() const { return source_; }
+  explicit Gate(int descriptor) : Served{descriptor} {}
 
   void Read(fuse_req_t req, size_t size, off_t offset) {
     if (offset < limit_) return Reply({req, size, offset});
@@ -78,7 +72,7 @@ class Gate {
 
   void Reply(const Held& held) const {
     std::vector<char> buffer(held.size);
-    const ssize_t count = pread(source_, buffer.data(), held.size, held.offset);
+    const ssize_t count = pread(source, buffer.data(), held.size, held.offset);
     if (count < 0) {
       fuse_reply_err(held.req, errno);
     } else {
@@ -86,7 +80,6 @@ class Gate {
     }
   }
 
-  const int source_;
   off_t limit_ = kNoLimit;
   std::vector<Held> held_;
   std::string line_;
@@ -94,37 +87,8 @@ class Gate {
 
 Gate& GateOf(fuse_req_t req) { return *static_cast<Gate*>(fuse_req_userdata(req)); }
 
-struct stat AttributesOf(fuse_req_t req, fuse_ino_t ino) {
-  struct stat attributes {};
-  fstat(GateOf(req).source(), &attributes);
-  attributes.st_ino = ino;
-  attributes.st_mode = ino == kFile ? S_IFREG | 0444 : S_IFDIR | 0555;
-  return attributes;
-}
-
-void Lookup(fuse_req_t req, fuse_ino_t, const char* name) {
-  if (std::strcmp(name, kName) != 0) {
-    fuse_reply_err(req, ENOENT);
-    return;
-  }
-  fuse_entry_param entry{};
-  entry.ino = kFile;
-  entry.attr = AttributesOf(req, kFile);
-  fuse_reply_entry(req, &entry);
-}
-
-void Getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
-  const struct stat attributes = AttributesOf(req, ino);
-  fuse_reply_attr(req, &attributes, 0);
-}
-
 void Open(fuse_req_t req, fuse_ino_t, fuse_file_info* file) {
-  if ((file->flags & O_ACCMODE) != O_RDONLY) {
-    fuse_reply_err(req, EROFS);
-    return;
-  }
-  file->keep_cache = 1;
-  fuse_reply_open(req, file);
+  ReplyOpen(req, file, [](fuse_file_info& info) { info.keep_cache = 1; });
 }
 
 void Read(fuse_req_t req, fuse_ino_t, size_t size, off_t offset, fuse_file_info*) {
@@ -153,15 +117,8 @@ void Serve(fuse_session* session, Gate& gate, const sigset_t& while_waiting) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: %s FILE MOUNTPOINT\n", argv[0]);
-    return 1;
-  }
-  const int source = open(argv[1], O_RDONLY | O_CLOEXEC);
-  if (source < 0) {
-    std::perror(argv[1]);
-    return 1;
-  }
+  const int source = OpenSource(argc, argv);
+  if (source < 0) return 1;
   Gate gate(source);
   fuse_lowlevel_ops operations{};
   operations.lookup = Lookup;
@@ -174,19 +131,6 @@ int main(int argc, char** argv) {
   sigemptyset(&ending);
   for (const int signal : {SIGHUP, SIGINT, SIGTERM}) sigaddset(&ending, signal);
   sigprocmask(SIG_BLOCK, &ending, &before);
-
-  char* words[] = {argv[0], nullptr};
-  fuse_args arguments = FUSE_ARGS_INIT(1, words);
-  fuse_session* session = fuse_session_new(&arguments, &operations, sizeof operations, &gate);
-  if (session == nullptr || fuse_set_signal_handlers(session) != 0 ||
-      fuse_session_mount(session, argv[2]) != 0) {
-    return 1;
-  }
-  Say("ready");
-  Serve(session, gate, before);
-  fuse_session_unmount(session);
-  fuse_remove_signal_handlers(session);
-  fuse_session_destroy(session);
-  close(source);
-  return 0;
+  return MountAndServe(argv, operations, &gate,
+                       [&](fuse_session* session) { Serve(session, gate, before); });
 }

@@ -1,21 +1,18 @@
 """The daemon as a process: exit statuses, signals, readiness, options, users, odd paths."""
 
-import contextlib
 import errno
 import os
 import re
 import select
 import signal
-import socket
 import stat
-import subprocess
 
 import pytest
 
 import daemon
 from checkpoints import tensor, write
 from daemon import (
-    BINARY, DEADLINE, OTHER_GID, OTHER_UID, Mount, mounts_at, output_of,
+    BINARY, DEADLINE, OTHER_GID, OTHER_UID, Mount, foreground, mounts_at, output_of,
     run, safetensorfs, unmounting,
 )  # fmt: skip
 
@@ -40,29 +37,6 @@ def mountpoint():
     while mounts_at(path) and run(*unmounting(path, lazily=True)).returncode == 0:
         pass
     os.rmdir(path)
-
-
-@contextlib.contextmanager
-def foreground(folder, *words, address=None, **options):
-    """A daemon in the foreground that has said that it is ready."""
-    address = address or f"{folder}/notify"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-        notify.bind(address.replace("@", "\0", 1) if address[0] == "@" else address)
-        process = subprocess.Popen(
-            [BINARY, *map(os.fspath, words)],
-            env=os.environ | {"NOTIFY_SOCKET": address},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
-        )  # fmt: skip
-        try:
-            pidfd = os.pidfd_open(process.pid)
-            ready, _, _ = select.select([notify, pidfd], [], [], DEADLINE)
-            os.close(pidfd)
-            assert notify in ready, process.communicate()
-            assert "READY=1" in notify.recv(4096).decode().split("\n")
-            yield process
-        finally:
-            process.kill()
-            process.communicate()
 
 
 def assert_serves(place):
