@@ -170,12 +170,13 @@ def run(arguments, folder):
         source = folder / f"{number}.safetensors"
         offset = write_holes(source, {"tiny": 4, "small": 4096, "large": 64 << 20})
         limit = (offset + (32 << 20)) // 4096 * 4096
+        with Mount(arguments.binary, source, folder / "mnt") as mount:
+            for way, seconds in fixed_costs(program, mount).items():
+                costs[way].append(seconds)
         gate = GatedSource(server, source, folder / f"gate{number}", limit)
         try:
             with Mount(arguments.binary, gate.place / "model.safetensors", folder / "mnt") as mount:
                 status, read = looks(mount)
-                for way, seconds in fixed_costs(program, mount).items():
-                    costs[way].append(seconds)
                 add(waits, "idle", latencies(status), latencies(read))
                 add(waits, "waiting", *while_waiting(mount, gate, limit, crowd, arguments.writers,
                                                      status, read))
