@@ -5,6 +5,7 @@
 #include "core/base/text.h"
 #include "core/base/utf8.h"
 #include "core/format/header_window.h"
+#include "core/format/json_error.h"
 #include "core/format/reference_number.h"
 
 namespace safetensorfs {
@@ -295,19 +296,6 @@ std::string CheckText(const SourceFile& source, std::uint64_t offset, std::uint6
 }
 
 }  // namespace
-
-std::string JsonErrorDetail(const char* what) {
-  std::string_view text(what);
-  // "[json.exception.parse_error.101] parse error at line 1, column 2: DETAIL"
-  if (const auto column = text.find("column "); column != text.npos) {
-    if (const auto colon = text.find(": ", column); colon != text.npos) {
-      text.remove_prefix(colon + 2);
-    }
-  } else if (const auto bracket = text.find("] "); bracket != text.npos) {
-    text.remove_prefix(bracket + 2);
-  }
-  return Printable(text, 200);
-}
 
 std::string ReadHeaderJson(const SourceFile& source, std::uint64_t offset, std::uint64_t size,
                            Header& header) {

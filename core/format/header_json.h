@@ -13,7 +13,4 @@ namespace safetensorfs {
 std::string ReadHeaderJson(const SourceFile& source, std::uint64_t offset, std::uint64_t size,
                            Header& header);
 
-/// The detail of a parser's message, on one line and without the library's prefixes.
-std::string JsonErrorDetail(const char* what);
-
 }  // namespace safetensorfs

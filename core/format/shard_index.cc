@@ -8,8 +8,8 @@
 
 #include "core/base/error.h"
 #include "core/base/text.h"
-#include "core/format/header_json.h"
 #include "core/format/header_window.h"
+#include "core/format/json_error.h"
 
 namespace safetensorfs {
 namespace {
