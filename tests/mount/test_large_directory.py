@@ -12,7 +12,7 @@ import pytest
 from checkpoints import frame
 from daemon import LISTED_DOT_FILES, Mount, output_of, scratch
 
-COUNT = 600_000 if os.environ.get("SAFETENSORFS_BIG") else 20_000
+COUNT = 600_000 if os.environ.get("SAFETENSORFS_BIG") == "1" else 20_000
 DOT_FILES = len(LISTED_DOT_FILES)
 LIBC = ctypes.CDLL(None, use_errno=True)
 
