@@ -59,8 +59,9 @@ class ControlSession {
   std::string report_;
 };
 
-/// Runs the commands of all control files. One thread reads lines, plans and answers; the devices'
-/// queues do the work, so that no caller waits for another's device. Thread-safe.
+/// Runs the commands of all control files. One thread reads lines and answers; choosing tensors and
+/// all that follows is done in the devices' queues, so that no caller waits for another's device.
+/// Thread-safe.
 class ControlService {
  public:
   /// Both must outlive it.

@@ -19,8 +19,8 @@ struct Piece {
   const std::byte* memory = nullptr;  // null for a file without mapping; see Mapping for SIGBUS
 };
 
-/// What one read of a file returns, in order: some rendered text, then ranges of sources. Nothing
-/// is copied, and up to 16 ranges cost no allocation. Views into sources; owns the text.
+/// What one read of a file returns, in order: some rendered text, then ranges of sources. Up to 16
+/// ranges cost no allocation. Views into sources; owns the text.
 class Pieces {
  public:
   /// The rendered text, which goes first: append to it before the first range is added.
