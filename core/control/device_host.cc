@@ -114,7 +114,7 @@ std::string DeviceHost::RunLoad(Job& job, const DeviceCommand& command) {
   const std::uint64_t nbytes = BytesOf(checkpoint, missing);
   const std::uint64_t losses = loaded_.losses();
   job.progress.total = nbytes;
-  device_->Load(checkpoint, missing, job.progress, job.stop.get_token());
+  device_->Load(checkpoint, missing, {}, job.progress, job.stop.get_token());
   try {
     // A source that was rewritten meanwhile: part old, part new.
     CheckUnchanged(checkpoint, missing);
@@ -258,7 +258,11 @@ std::string DeviceHost::InfoText(std::optional<std::uint32_t> place) const {
     text += std::string(",\"") + field + "\":" + std::to_string(value);
   };
   add("total_nbytes", info.total_nbytes);
-  add("free_nbytes", info.free_nbytes);
+  if (info.free_nbytes) {
+    add("free_nbytes", *info.free_nbytes);
+  } else {
+    text += ",\"free_nbytes\":null";
+  }
   add("loaded_tensors", tensors);
   add("loaded_nbytes", nbytes);
   add("held_nbytes", info.held_nbytes);

@@ -83,7 +83,7 @@ std::uint64_t CpuDevice::LockedBytes() const {
 }
 
 void CpuDevice::Load(const Checkpoint& checkpoint, std::span<const std::uint32_t> tensors,
-                     Progress& progress, std::stop_token stop) {
+                     const LoadHints&, Progress& progress, std::stop_token stop) {
   for (const std::uint32_t tensor : tensors) CheckMapped(checkpoint.source_of(tensor));
   std::vector<Chunk> ranges;
   std::uint64_t needed = 0;
@@ -203,7 +203,7 @@ std::string CpuDevice::HandleFields(const Checkpoint& checkpoint, std::uint32_t 
 DeviceInfo CpuDevice::Info() const {
   const MemoryStatus memory = ReadMemoryStatus();
   const std::lock_guard lock(mutex_);
-  return {"", memory.total_nbytes, memory.available_nbytes, LockedBytes()};
+  return {"", "", memory.total_nbytes, memory.available_nbytes, LockedBytes()};
 }
 
 }  // namespace safetensorfs

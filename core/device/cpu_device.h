@@ -14,7 +14,7 @@ namespace safetensorfs {
 class CpuDevice : public Device {
  public:
   const std::string& name() const override { return name_; }
-  void Load(const Checkpoint& checkpoint, std::span<const std::uint32_t> tensors,
+  void Load(const Checkpoint& checkpoint, std::span<const std::uint32_t> tensors, const LoadHints&,
             Progress& progress, std::stop_token stop) override;
   std::uint64_t Unload(const Checkpoint& checkpoint,
                        std::span<const std::uint32_t> tensors) override;

@@ -3,10 +3,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/format/checkpoint.h"
 #include "core/tree/pieces.h"
@@ -21,10 +23,27 @@ struct Progress {
 
 /// What a device says of itself. Sizes in bytes.
 struct DeviceInfo {
-  std::string uuid;  // empty where there is none
+  std::string uuid;     // empty where there is none
+  std::string product;  // "NVIDIA H200"; empty where there is none
   std::uint64_t total_nbytes = 0;
-  std::uint64_t free_nbytes = 0;
+  std::optional<std::uint64_t> free_nbytes;  // nothing where asking would cost device memory
   std::uint64_t held_nbytes = 0;  // taken by what is loaded, neighbours and padding included
+};
+
+/// What a load's caller knows and a device may use.
+struct LoadHints {
+  /// Other devices load the same tensors now: what is read from a disk should be left in memory.
+  bool is_one_of_several = false;
+};
+
+/// Memory that holds several tensors and can only be freed, and attached, as a whole.
+struct Slab {
+  struct Tensor {
+    std::uint32_t tensor;
+    std::uint64_t offset;  // bytes from the start of the slab
+  };
+  std::vector<Tensor> tensors;  // those that are loaded, by offset
+  std::string fields;           // what attaches to all of it, see Device::HandleFields
 };
 
 /// Memory that tensors are loaded into. One checkpoint is told from another by its address.
@@ -32,8 +51,8 @@ struct DeviceInfo {
 /// Load, Unload and Verify are called by one thread at a time, the device's queue (DeviceQueue),
 /// and may take as long as they need; a device whose driver lives in another process waits for it
 /// here. They must return soon after `stop` is requested, whatever that process does. Read,
-/// HandleFields, LeaseUnit and Info may be called by any thread meanwhile and must not wait for the
-/// queue.
+/// HandleFields, LeaseUnit, FindSlab, SlabNumbers and Info may be called by any thread meanwhile
+/// and must not wait for the queue.
 class Device {
  public:
   virtual ~Device() = default;
@@ -47,7 +66,7 @@ class Device {
   /// Error: ENOMEM with needed, free and held bytes, ESTALE for a source that changed, EIO for one
   /// that fails, EINTR once `stop` is requested; what it took is given back then.
   virtual void Load(const Checkpoint& checkpoint, std::span<const std::uint32_t> tensors,
-                    Progress& progress, std::stop_token stop) = 0;
+                    const LoadHints& hints, Progress& progress, std::stop_token stop) = 0;
 
   /// Lets go of loaded tensors that nobody uses. Returns the bytes that are free now: less than the
   /// tensors' where neighbours hold the same memory.
@@ -70,11 +89,19 @@ class Device {
   virtual std::string HandleFields(const Checkpoint& checkpoint, std::uint32_t tensor) const = 0;
 
   /// Tensors of one unit share memory that can only be freed as a whole: a lease on one keeps all.
+  /// The number of the slab where the device has slabs. Of a tensor that is not loaded: any number.
   virtual std::uint64_t LeaseUnit(const Checkpoint& checkpoint, std::uint32_t tensor) const = 0;
+
+  /// The numbers of the slabs that hold tensors of a checkpoint, ascending; a number is below 2^40
+  /// and is never used twice. A slab holds tensors of one checkpoint.
+  virtual std::vector<std::uint64_t> SlabNumbers(const Checkpoint&) const { return {}; }
+  /// A slab of that checkpoint; nothing where it is gone.
+  virtual std::optional<Slab> FindSlab(const Checkpoint&, std::uint64_t) const { return {}; }
 
   virtual DeviceInfo Info() const = 0;
 
-  /// Called, from any thread, when all that was loaded is gone because the device failed.
+  /// Called, from any thread, when all that was loaded is gone because the device failed, with a
+  /// sentence that says how. What comes after goes to a device that works again, if it can.
   using Lost = std::function<void(const std::string& reason)>;
   virtual void OnLost(Lost) {}
 };

@@ -51,7 +51,7 @@ TEST_CASE("Loading locks pages, unloading in any order unlocks them all") {
   CpuDevice cpu;
   Progress progress;
   const std::uint64_t before = Locked();
-  cpu.Load(*checkpoint, All(*checkpoint), progress, {});
+  cpu.Load(*checkpoint, All(*checkpoint), {}, progress, {});
 #ifndef SAFETENSORFS_SANITIZED  // whose runtime makes mlock do nothing
   CHECK(Locked() - before == cpu.Info().held_nbytes);
 #endif
@@ -75,7 +75,7 @@ TEST_CASE("A cancelled load leaves nothing locked") {
   std::stop_source stop;
   stop.request_stop();
   try {
-    cpu.Load(*checkpoint, All(*checkpoint), progress, stop.get_token());
+    cpu.Load(*checkpoint, All(*checkpoint), {}, progress, stop.get_token());
     FAIL("loaded");
   } catch (const Error& error) {
     CHECK(error.code() == EINTR);
@@ -90,12 +90,12 @@ TEST_CASE("What is loaded is what the source holds, and a source that shrank is 
   const auto checkpoint = OpenFile(folder.Write("m", bytes), problems);
   CpuDevice cpu;
   Progress progress;
-  cpu.Load(*checkpoint, All(*checkpoint), progress, {});
+  cpu.Load(*checkpoint, All(*checkpoint), {}, progress, {});
   cpu.Verify(*checkpoint, All(*checkpoint), progress, {});
   folder.Write("m", bytes.substr(0, 1000));
   CHECK_THROWS_AS(cpu.Verify(*checkpoint, All(*checkpoint), progress, {}), Error);
   cpu.Unload(*checkpoint, All(*checkpoint));
-  CHECK_THROWS_AS(cpu.Load(*checkpoint, All(*checkpoint), progress, {}), Error);
+  CHECK_THROWS_AS(cpu.Load(*checkpoint, All(*checkpoint), {}, progress, {}), Error);
   CHECK(cpu.Info().held_nbytes == 0);
 }
 

@@ -57,8 +57,8 @@ void TestDevice::Pass(std::stop_token stop) {
   }
 }
 
-void TestDevice::Load(const Checkpoint&, std::span<const std::uint32_t> tensors, Progress& progress,
-                      std::stop_token stop) {
+void TestDevice::Load(const Checkpoint&, std::span<const std::uint32_t> tensors, const LoadHints&,
+                      Progress& progress, std::stop_token stop) {
   {
     const std::lock_guard lock(mutex_);
     ++loads_;

@@ -32,8 +32,8 @@ class TestDevice : public Device {
 
   const std::string& name() const override { return name_; }
   bool IsAlsoCalled(std::string_view word) const override { return word == "GPU-" + name_; }
-  void Load(const Checkpoint&, std::span<const std::uint32_t> tensors, Progress& progress,
-            std::stop_token stop) override;
+  void Load(const Checkpoint&, std::span<const std::uint32_t> tensors, const LoadHints&,
+            Progress& progress, std::stop_token stop) override;
   std::uint64_t Unload(const Checkpoint&, std::span<const std::uint32_t> tensors) override;
   void Verify(const Checkpoint&, std::span<const std::uint32_t>, Progress&,
               std::stop_token stop) override;
