@@ -51,6 +51,10 @@ bool DeviceFiles::IsDirectory(NodeId node) { return Owns(node) && !IsFile(node);
 
 bool DeviceFiles::IsHandle(NodeId node) { return KindOf(node) == NodeKind::kHandleFile; }
 
+bool DeviceFiles::ListsDevices(NodeId directory) {
+  return KindOf(directory) == NodeKind::kDevicesFolder;
+}
+
 NodeId DeviceFiles::DeviceFolder(std::uint32_t place, std::uint32_t device) {
   return EncodeNode({NodeKind::kDeviceFolder, place, device});
 }

@@ -33,6 +33,8 @@ class DeviceFiles {
   /// The number of the checkpoint that a directory belongs to.
   static std::uint32_t PlaceOf(NodeId directory);
 
+  /// True for `.devices`, where a name that is not there may be a device that is not found yet.
+  static bool ListsDevices(NodeId directory);
   /// The folder of a device in a checkpoint, where `info` is.
   static NodeId DeviceFolder(std::uint32_t place, std::uint32_t device);
 

@@ -102,6 +102,18 @@ void List(fuse_req_t request, fuse_ino_t directory, std::size_t size, off_t offs
   });
 }
 
+void OpenDirectory(fuse_req_t request, fuse_ino_t directory, fuse_file_info* info) {
+  Guard(request, [=](Filesystem& filesystem) {
+    if (!DeviceFiles::ListsDevices(directory)) {
+      fuse_reply_open(request, info);
+      return;
+    }
+    // libfuse's `info` ends with this call.
+    filesystem.devices->LookForMore(Devices::Search::kOnce,
+                                    [request, copy = *info] { fuse_reply_open(request, &copy); });
+  });
+}
+
 void ReadDirectory(fuse_req_t request, fuse_ino_t node, std::size_t size, off_t offset,
                    fuse_file_info*) {
   List(request, node, size, offset, /*is_plus=*/false);
@@ -115,6 +127,7 @@ void ReadDirectoryPlus(fuse_req_t request, fuse_ino_t node, std::size_t size, of
 }  // namespace
 
 void SetDirectoryOperations(fuse_lowlevel_ops& operations) {
+  operations.opendir = OpenDirectory;
   operations.readdir = ReadDirectory;
   operations.readdirplus = ReadDirectoryPlus;
 }

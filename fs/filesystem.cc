@@ -19,6 +19,7 @@ Filesystem::Filesystem(const SourceTree& source, std::unique_ptr<Devices> all_de
   for (std::uint32_t place = 0; place < source.checkpoints.size(); ++place) {
     AddLiveFiles(place, S_IFREG | (modes.group_commands ? 0660 : 0600));
   }
+  devices->OnAdd([this](std::uint32_t device) { AddDeviceInfo(device); });
   if (source.is_folder()) {
     live.Add({kRootNode, ".status", kReadable,
               [this](uid_t) { return FolderStatus(tree.source(), *devices); }});
@@ -31,15 +32,19 @@ void Filesystem::AddLiveFiles(std::uint32_t place, mode_t control_mode) {
             [this, place](uid_t reader) { return control->LatestReport(place, reader); }, place});
   live.Add({directory, ".status", kReadable,
             [this, place](uid_t) { return CheckpointStatus(tree.source(), place, *devices); }});
-  for (std::uint32_t i = 0; i < devices->all().size(); ++i) {
-    live.Add({DeviceFiles::DeviceFolder(place, i), "info", kReadable,
-              [this, place, i](uid_t) { return devices->all()[i]->InfoText(place) + '\n'; }});
+}
+
+void Filesystem::AddDeviceInfo(std::uint32_t device) {
+  for (std::uint32_t place = 0; place < tree.source().checkpoints.size(); ++place) {
+    live.Add(
+        {DeviceFiles::DeviceFolder(place, device), "info", kReadable,
+         [this, place, device](uid_t) { return devices->all()[device]->InfoText(place) + '\n'; }});
   }
 }
 
 void Filesystem::Stop() {
   control->Stop();
-  for (const auto& device : devices->all()) device->Stop();
+  devices->Stop();
 }
 
 }  // namespace safetensorfs

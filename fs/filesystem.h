@@ -43,6 +43,7 @@ class Filesystem {
 
  private:
   void AddLiveFiles(std::uint32_t place, mode_t control_mode);
+  void AddDeviceInfo(std::uint32_t device);
 };
 
 }  // namespace safetensorfs

@@ -16,12 +16,14 @@ constexpr NodeId kLiveBit = static_cast<NodeId>(NodeKind::kLive) << 56;
 bool LiveFiles::IsLive(NodeId node) { return static_cast<NodeKind>(node >> 56) == NodeKind::kLive; }
 
 void LiveFiles::Add(File file) {
+  const std::lock_guard lock(mutex_);
   file.ino = kLiveBit | next_ino_++;
   files_[file.directory].push_back(std::move(file));
 }
 
 const std::vector<LiveFiles::File>& LiveFiles::In(NodeId directory) const {
   static const std::vector<File> kNone;
+  const std::lock_guard lock(mutex_);
   const auto files = files_.find(directory);
   return files == files_.end() ? kNone : files->second;
 }

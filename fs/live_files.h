@@ -30,7 +30,7 @@ class LiveFiles {
     NodeId ino = 0;  // set by Add
   };
 
-  /// Before the mount is served.
+  /// Before the directory is served.
   void Add(File file);
 
   /// The live files of a directory, in the order in which they were added.
@@ -63,9 +63,10 @@ class LiveFiles {
 
   static constexpr std::uint64_t kFirstSerial = std::uint64_t{1} << 32;
 
-  std::unordered_map<NodeId, std::vector<File>> files_;  // by directory
-  std::uint64_t next_ino_ = 0;
   mutable std::mutex mutex_;  // guards what follows
+  // By directory; what is in one does not change once it is served.
+  std::unordered_map<NodeId, std::vector<File>> files_;
+  std::uint64_t next_ino_ = 0;
   std::unordered_map<NodeId, std::shared_ptr<Snapshot>> snapshots_;
   std::uint64_t next_serial_ = kFirstSerial;
 };

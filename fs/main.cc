@@ -35,7 +35,7 @@ int Run(const Options& options) {
       break;
   }
   Background background(options.foreground, options.mountpoint);
-  return background.is_parent() ? background.status() : Mount(options, background);
+  return background.is_parent() ? background.status() : Mount(options, background, {});
 }
 
 }  // namespace

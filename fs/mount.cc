@@ -147,7 +147,7 @@ class Session {
 
 }  // namespace
 
-int Mount(const Options& options, Background& background) {
+int Mount(const Options& options, Background& background, DeviceFinder finder) {
   Log log;
   Problems problems;
   const std::unique_ptr<SourceTree> source = OpenSource(options.source, problems);
@@ -160,8 +160,9 @@ int Mount(const Options& options, Background& background) {
   for (const std::string& warning : AllWarnings(*source)) log.Line(warning);
   try {
     const BlockedSignals blocked;  // in threads made here: the main thread takes them
-    auto all_devices = std::make_unique<Devices>();
-    all_devices->Add(std::make_unique<DeviceHost>(std::make_unique<CpuDevice>(), *source));
+    auto all_devices = std::make_unique<Devices>(
+        *source, std::move(finder), [&log](const std::string& line) { log.Line(line); });
+    all_devices->Add(std::make_unique<CpuDevice>());
     Filesystem filesystem(*source, std::move(all_devices), ModesOf(options), log);
     filesystem.on_init = [&] {
       if (options.foreground) {
@@ -175,9 +176,7 @@ int Mount(const Options& options, Background& background) {
     const std::string mountpoint = ResolveMountpoint(options.mountpoint);
     Session session(SessionArguments(options, *source), MakeOperations(), &filesystem);
     session.Mount(mountpoint, /*detach=*/!options.foreground);
-    for (const auto& host : filesystem.devices->all()) {
-      host->SetMountDevice(DeviceOfPath(mountpoint));
-    }
+    filesystem.devices->SetMountDevice(DeviceOfPath(mountpoint));
     // Every path is absolute by now; a daemon keeps no folder busy.
     if (!options.foreground && chdir("/") != 0) ThrowErrno("/", "cannot change to it");
     blocked.Unblock();

@@ -37,6 +37,24 @@ void Drop(Filesystem& filesystem, NodeId node, std::uint64_t count) {
   if (LiveFiles::IsLive(node)) filesystem.live.Forget(node, count);
 }
 
+// False, and not replied, where there is no such name.
+bool ReplyEntry(Filesystem& filesystem, fuse_req_t request, NodeId parent, std::string_view name) {
+  const auto entry = LookUp(filesystem, parent, name);
+  if (!entry) return false;
+  // A reply that fails was interrupted: the kernel will not forget what it never got.
+  if (fuse_reply_entry(request, &*entry) != 0) Drop(filesystem, entry->ino, 1);
+  return true;
+}
+
+// The name may be that of a device which has not been looked for.
+void LookupDevice(Filesystem& filesystem, fuse_req_t request, NodeId parent, std::string name) {
+  filesystem.devices->LookForMore(Devices::Search::kOnce, [=, name = std::move(name)] {
+    Guard(request, [&](Filesystem& self) {
+      if (!ReplyEntry(self, request, parent, name)) fuse_reply_err(request, ENOENT);
+    });
+  });
+}
+
 void Lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   Guard(request, [=](Filesystem& filesystem) {
     if (std::strlen(name) > kMaxName) {
@@ -44,11 +62,8 @@ void Lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
       return;
     }
     filesystem.lookups.Remember(fuse_req_ctx(request)->pid, parent);
-    if (const auto entry = LookUp(filesystem, parent, name)) {
-      // A reply that fails was interrupted: the kernel will not forget what it never got.
-      if (fuse_reply_entry(request, &*entry) != 0) Drop(filesystem, entry->ino, 1);
-      return;
-    }
+    if (ReplyEntry(filesystem, request, parent, name)) return;
+    if (DeviceFiles::ListsDevices(parent)) return LookupDevice(filesystem, request, parent, name);
     if (name[0] == '.' || DeviceFiles::Owns(parent)) {
       fuse_reply_err(request, ENOENT);  // it may come to be
       return;

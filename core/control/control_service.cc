@@ -16,6 +16,15 @@ namespace {
 // is looked at again and again.
 constexpr std::chrono::milliseconds kPollInterval(50);
 
+// "load cpu,cuda:0", as written.
+std::string SubjectOf(const Command& command) {
+  std::string subject(VerbName(command.verb));
+  for (const std::string& device : command.devices) {
+    subject += (&device == &command.devices.front() ? " " : ",") + Printable(device);
+  }
+  return subject;
+}
+
 }  // namespace
 
 // The lines of one request on their way.
@@ -32,7 +41,8 @@ struct ControlService::Execution {
   std::vector<std::string> lines;
   std::size_t next_line = 0;
   // The command that runs.
-  std::string verb;
+  Command command;
+  enum class Search { kNotYet, kRuns, kDone } search = Search::kNotYet;  // for its devices
   std::vector<DeviceJob> jobs;
   std::size_t jobs_left = 0;
   bool is_interrupted = false;
@@ -200,33 +210,62 @@ bool ControlService::RunLine(const std::shared_ptr<Execution>& execution, const 
     execution->session->AddLine(text);
     return true;
   }
-  execution->verb = VerbName(command->verb);
-  try {
-    Submit(execution, *command);
-  } catch (const Error& error) {
-    std::string subject = execution->verb;
-    for (const std::string& device : command->devices) {
-      subject += (&device == &command->devices.front() ? " " : ",") + Printable(device);
-    }
-    throw Error(error.code(), subject + ": " + error.what());
-  }
+  execution->command = *command;
+  execution->search = Execution::Search::kNotYet;
+  Submit(execution);
   return false;
 }
 
-void ControlService::Submit(const std::shared_ptr<Execution>& execution, const Command& command) {
-  const std::uint32_t place = execution->session->place_;
+std::optional<std::vector<DeviceHost*>> ControlService::FindDevices(Execution& execution) {
   std::vector<DeviceHost*> hosts;
-  for (const std::string& word : command.devices) {
-    DeviceHost& host = devices_.Find(word);
-    if (std::ranges::count(hosts, &host) > 0) {
-      throw Error(EINVAL, Quoted(word) + " is " + host.name() + ", which is named already");
+  for (const std::string& word : execution.command.devices) {
+    DeviceHost* host = devices_.Find(word);
+    if (host == nullptr && execution.search == Execution::Search::kNotYet) return std::nullopt;
+    if (host == nullptr) throw Error(ENODEV, devices_.Missing(word));
+    if (std::ranges::count(hosts, host) > 0) {
+      throw Error(EINVAL, Quoted(word) + " is " + host->name() + ", which is named already");
     }
-    hosts.push_back(&host);
+    hosts.push_back(host);
+  }
+  return hosts;
+}
+
+void ControlService::LookForDevices(Execution& execution) {
+  execution.search = Execution::Search::kRuns;
+  devices_.LookForMore(Devices::Search::kAgain,
+                       [this, id = execution.id] { Post([this, id] { Resume(id); }); });
+}
+
+void ControlService::Resume(std::uint64_t id) {
+  const auto at = executions_.find(id);
+  if (at == executions_.end() || at->second->search != Execution::Search::kRuns) return;
+  const std::shared_ptr<Execution> execution = at->second;
+  execution->search = Execution::Search::kDone;
+  try {
+    Submit(execution);
+  } catch (...) {
+    Fail(execution);
+  }
+}
+
+void ControlService::Submit(const std::shared_ptr<Execution>& execution) {
+  const Command& command = execution->command;
+  std::vector<DeviceHost*> hosts;
+  try {
+    if (execution->is_cancelled) throw Error(EINTR, "cancelled before it began");
+    auto found = FindDevices(*execution);
+    if (!found) return LookForDevices(*execution);
+    hosts = std::move(*found);
+  } catch (const Error& error) {
+    throw Error(error.code(), SubjectOf(command) + ": " + error.what());
   }
 
-  const DeviceCommand job{command.verb, place, execution->request->pid(),
+  const DeviceCommand job{command.verb,
+                          execution->session->place_,
+                          execution->request->pid(),
                           std::make_shared<const std::vector<Glob>>(command.patterns),
-                          selectors_[place].get()};
+                          selectors_[execution->session->place_].get(),
+                          LoadHints{.is_one_of_several = hosts.size() > 1}};
   execution->jobs.clear();
   for (DeviceHost* host : hosts) execution->jobs.push_back({host, nullptr, {}});
   execution->jobs_left = hosts.size();
@@ -245,7 +284,8 @@ void ControlService::FinishJob(const std::shared_ptr<Execution>& execution, std:
   if (--execution->jobs_left > 0) return;
   int failure = 0;
   for (const Execution::DeviceJob& job : execution->jobs) {
-    execution->session->AddLine(execution->verb + " " + job.host->name() + ": " + job.outcome.line);
+    execution->session->AddLine(std::string(VerbName(execution->command.verb)) + " " +
+                                job.host->name() + ": " + job.outcome.line);
     if (failure == 0) failure = job.outcome.error;
   }
   execution->jobs.clear();
@@ -272,6 +312,8 @@ void ControlService::Finish(const std::shared_ptr<Execution>& execution, int err
 void ControlService::CancelJobs(Execution& execution) {
   execution.is_cancelled = true;
   for (const Execution::DeviceJob& job : execution.jobs) job.host->Cancel(job.job);
+  // Not here: who calls this goes through the executions, of which this one is to leave.
+  Post([this, id = execution.id] { Resume(id); });
 }
 
 void ControlService::PollInterrupted() {

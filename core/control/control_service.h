@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -97,7 +98,13 @@ class ControlService {
   void RunNextLine(const std::shared_ptr<Execution>& execution);
   // True if the line is done; false if it waits for devices.
   bool RunLine(const std::shared_ptr<Execution>& execution, const std::string& line);
-  void Submit(const std::shared_ptr<Execution>& execution, const Command& command);
+  // Runs the execution's command on its devices, once those are found. Throws Error.
+  void Submit(const std::shared_ptr<Execution>& execution);
+  // The devices that the command names; nothing where one has to be looked for first.
+  std::optional<std::vector<DeviceHost*>> FindDevices(Execution& execution);
+  void LookForDevices(Execution& execution);
+  // Goes on with an execution that looks for devices, if it still does.
+  void Resume(std::uint64_t id);
   void FinishJob(const std::shared_ptr<Execution>& execution, std::size_t number, Outcome outcome);
   void Fail(const std::shared_ptr<Execution>& execution);
   void Finish(const std::shared_ptr<Execution>& execution, int error);

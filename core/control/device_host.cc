@@ -114,7 +114,7 @@ std::string DeviceHost::RunLoad(Job& job, const DeviceCommand& command) {
   const std::uint64_t nbytes = BytesOf(checkpoint, missing);
   const std::uint64_t losses = loaded_.losses();
   job.progress.total = nbytes;
-  device_->Load(checkpoint, missing, {}, job.progress, job.stop.get_token());
+  device_->Load(checkpoint, missing, command.hints, job.progress, job.stop.get_token());
   try {
     // A source that was rewritten meanwhile: part old, part new.
     CheckUnchanged(checkpoint, missing);

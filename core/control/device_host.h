@@ -25,6 +25,7 @@ struct DeviceCommand {
   /// among all tensors for a load, which skips those that are there, else among what is loaded.
   std::shared_ptr<const std::vector<Glob>> patterns;
   const TensorSelector* selector = nullptr;
+  LoadHints hints;
 };
 
 /// A device with its queue and what it has loaded of all checkpoints. Thread-safe.

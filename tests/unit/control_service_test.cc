@@ -1,114 +1,15 @@
 #include "core/control/control_service.h"
 
 #include <cerrno>
-#include <future>
 #include <string>
 
 #include "tests/catch.h"
-#include "tests/unit/temporary_folder.h"
-#include "tests/unit/test_device.h"
+#include "tests/unit/control_fixture.h"
 
 namespace safetensorfs {
-namespace {
-
-// A writer that waits. It outlives its request, which the service owns.
-struct Writer {
-  std::promise<int> replied;
-  std::future<int> reply = replied.get_future();
-  std::atomic<bool> wants_to_end = false;
-  std::atomic<int> looks = 0;
-  bool is_killed = false;
-  std::promise<void> watched;
-  std::function<void()> interrupt;
-
-  int Result() { return reply.get(); }
-  bool IsWaiting() { return reply.wait_for(std::chrono::seconds(0)) != std::future_status::ready; }
-
-  // As the kernel does it: once, whatever the signal was.
-  void Interrupt() {
-    watched.get_future().wait();
-    interrupt();
-  }
-};
-
-class TestRequest : public ControlRequest {
- public:
-  explicit TestRequest(Writer& writer) : writer_(writer) {}
-  void Watch(std::function<void()> interrupted) override {
-    writer_.interrupt = std::move(interrupted);
-    writer_.watched.set_value();
-  }
-  bool WantsToEnd() override {
-    ++writer_.looks;
-    return writer_.wants_to_end;
-  }
-  bool IsKilled() override { return writer_.is_killed; }
-  void Reply(int error) override { writer_.replied.set_value(error); }
-  pid_t pid() const override { return 4711; }
-
- private:
-  Writer& writer_;
-};
-
-// A mounted file of tensors h.0 to h.3, with two test devices.
-struct Fixture {
-  Fixture() {
-    auto devices_in = {&slow, &other};
-    for (TestDevice** device : devices_in) {
-      auto owned = std::make_unique<TestDevice>(device == &slow ? "slow" : "other");
-      *device = owned.get();
-      devices.Add(std::make_unique<DeviceHost>(std::move(owned), *source));
-    }
-    service = std::make_unique<ControlService>(*source, devices);
-    session = service->Open(0, 1000);
-  }
-  ~Fixture() {
-    service->Stop();
-    for (const auto& host : devices.all()) host->Stop();
-  }
-
-  static std::string File() {
-    std::string header = "{";
-    for (int i = 0; i < 4; ++i) {
-      header += (i > 0 ? ",\"h." : "\"h.") + std::to_string(i) +
-                R"(":{"dtype":"U8","shape":[2],"data_offsets":[)" + std::to_string(2 * i) + "," +
-                std::to_string(2 * i + 2) + "]}";
-    }
-    return MakeFile(header + "}", "aabbccdd");
-  }
-
-  void Write(Writer& writer, const std::string& text) {
-    service->Write(session, text, std::make_unique<TestRequest>(writer));
-  }
-  int Run(const std::string& text) {
-    Writer writer;
-    Write(writer, text);
-    return writer.Result();
-  }
-  DeviceHost& host(const std::string& name) { return devices.Find(name); }
-
-  TemporaryFolder folder;
-  Problems problems;
-  std::unique_ptr<SourceTree> source = OpenSource(folder.Write("m", File()), problems);
-  TestDevice* slow = nullptr;
-  TestDevice* other = nullptr;
-  Devices devices;
-  std::unique_ptr<ControlService> service;
-  std::shared_ptr<ControlSession> session;
-};
-
-// A line without the figures of time.
-std::string WithoutTimes(std::string text) {
-  for (std::size_t at; (at = text.find(" in 0.")) != text.npos;) {
-    text.erase(at, text.find("GB/s", at) + 4 - at);
-  }
-  return text;
-}
-
-}  // namespace
 
 TEST_CASE("Commands run in order and a report says what they did") {
-  Fixture fixture;
+  ControlFixture fixture;
   CHECK(fixture.Run(
             "load slow h.[0-2]\n# a comment\n\nload slow *\nverify slow\nunload slow h.0\n") == 0);
   CHECK(WithoutTimes(fixture.session->report()) ==
@@ -122,7 +23,7 @@ TEST_CASE("Commands run in order and a report says what they did") {
 }
 
 TEST_CASE("After a failure the rest of a descriptor's script fails with it") {
-  Fixture fixture;
+  ControlFixture fixture;
   CHECK(fixture.Run("load slow h.0\nload slow nothing\nload slow h.1\n") == ENOENT);
   CHECK(fixture.Run("load slow h.2\n") == ENOENT);
   CHECK(fixture.slow->held() == 1);
@@ -134,7 +35,7 @@ TEST_CASE("After a failure the rest of a descriptor's script fails with it") {
 }
 
 TEST_CASE("A device that is not there is ENODEV, and its other names mean it") {
-  Fixture fixture;
+  ControlFixture fixture;
   CHECK(fixture.Run("load GPU-slow h.0\n") == 0);
   CHECK(fixture.slow->held() == 1);
   CHECK(fixture.Run("load slow,cuda:7 h.1\n") == ENODEV);
@@ -144,7 +45,7 @@ TEST_CASE("A device that is not there is ENODEV, and its other names mean it") {
 }
 
 TEST_CASE("One device under two names is named once too often") {
-  Fixture fixture;
+  ControlFixture fixture;
   CHECK(fixture.Run("load slow,GPU-slow h.1\n") == EINVAL);
   CHECK(fixture.session->report() ==
         "load slow,GPU-slow: \"GPU-slow\" is slow, which is named already\n");
@@ -152,7 +53,7 @@ TEST_CASE("One device under two names is named once too often") {
 }
 
 TEST_CASE("Devices do not wait for each other, commands of one device do") {
-  Fixture fixture;
+  ControlFixture fixture;
   fixture.slow->Shut();
   Writer first;
   fixture.Write(first, "load slow h.0\n");
@@ -173,7 +74,7 @@ TEST_CASE("Devices do not wait for each other, commands of one device do") {
 }
 
 TEST_CASE("Several devices of one command load side by side") {
-  Fixture fixture;
+  ControlFixture fixture;
   fixture.slow->Shut();
   fixture.other->Shut();
   Writer writer;
@@ -188,7 +89,7 @@ TEST_CASE("Several devices of one command load side by side") {
 }
 
 TEST_CASE("A load that fails leaves nothing behind, and other loads stay") {
-  Fixture fixture;
+  ControlFixture fixture;
   CHECK(fixture.Run("load slow h.0\n") == 0);
   fixture.slow->FailNext(ENOMEM, "needs 6 bytes, free are 1");
   CHECK(fixture.Run("load slow *\n") == ENOMEM);
@@ -198,7 +99,7 @@ TEST_CASE("A load that fails leaves nothing behind, and other loads stay") {
 }
 
 TEST_CASE("A writer who wants to end cancels its command, running or waiting") {
-  Fixture fixture;
+  ControlFixture fixture;
   fixture.slow->Shut();
   Writer running;
   Writer waiting;
@@ -228,10 +129,8 @@ TEST_CASE("Choosing tensors is cancelled too, and holds up no other device") {
   Problems problems;
   const auto source = OpenSource(folder.Write("m", MakeFile(header + "}")), problems);
   REQUIRE(source);
-  Devices devices;
-  for (const char* name : {"one", "two"}) {
-    devices.Add(std::make_unique<DeviceHost>(std::make_unique<TestDevice>(name), *source));
-  }
+  Devices devices(*source);
+  for (const char* name : {"one", "two"}) devices.Add(std::make_unique<TestDevice>(name));
   ControlService service(*source, devices);
   std::string script = "load one";
   for (int i = 0; i < 20'000; ++i) script += " *" + std::to_string(i) + "*x*";
@@ -248,7 +147,7 @@ TEST_CASE("Choosing tensors is cancelled too, and holds up no other device") {
 }
 
 TEST_CASE("A harmless signal cancels nothing, and one that ends the writer later still does") {
-  Fixture fixture;
+  ControlFixture fixture;
   fixture.slow->Shut();
   Writer writer;
   fixture.Write(writer, "load slow h.0\n");
@@ -262,7 +161,7 @@ TEST_CASE("A harmless signal cancels nothing, and one that ends the writer later
 }
 
 TEST_CASE("Text that a buffer cut waits for its end") {
-  Fixture fixture;
+  ControlFixture fixture;
   const auto comment = [](std::size_t size) { return std::string(size - 1, '#') + "\n"; };
   CHECK(fixture.Run(comment(506) + "load s") == 0);
   CHECK(fixture.slow->held() == 0);
@@ -279,7 +178,7 @@ TEST_CASE("Text that a buffer cut waits for its end") {
 }
 
 TEST_CASE("A writer that is killed runs no line that it has not ended") {
-  Fixture fixture;
+  ControlFixture fixture;
   CHECK(fixture.Run(std::string(499, '#') + "\nload slow h.") == 0);
   Writer killed;
   killed.is_killed = true;
@@ -289,7 +188,7 @@ TEST_CASE("A writer that is killed runs no line that it has not ended") {
 }
 
 TEST_CASE("A report keeps its end when it grows too long") {
-  Fixture fixture;
+  ControlFixture fixture;
   std::string script;
   for (int i = 0; i < 5000; ++i) script += "help\n";
   CHECK(fixture.Run(script + "load slow h.0\n") == 0);
@@ -301,7 +200,7 @@ TEST_CASE("A report keeps its end when it grows too long") {
 }
 
 TEST_CASE("A leased tensor keeps its whole unit, and says who holds it") {
-  Fixture fixture;
+  ControlFixture fixture;
   REQUIRE(fixture.Run("load slow *\n") == 0);
   DeviceHost& host = fixture.host("slow");
   const auto instance = host.loaded().Find(0, 0);
@@ -319,7 +218,7 @@ TEST_CASE("A leased tensor keeps its whole unit, and says who holds it") {
 }
 
 TEST_CASE("A file that is removed is unloaded, but not while the device is busy") {
-  Fixture fixture;
+  ControlFixture fixture;
   REQUIRE(fixture.Run("load slow h.0 h.1\n") == 0);
   DeviceHost& host = fixture.host("slow");
   const auto unlink = [&host](const LoadedTensors::Instance& instance) {
@@ -341,7 +240,7 @@ TEST_CASE("A file that is removed is unloaded, but not while the device is busy"
 }
 
 TEST_CASE("What a device loses is gone, and can be loaded again") {
-  Fixture fixture;
+  ControlFixture fixture;
   REQUIRE(fixture.Run("load slow *\n") == 0);
   const std::uint64_t serial = fixture.host("slow").loaded().Find(0, 0)->serial;
   fixture.slow->Die();
@@ -352,14 +251,14 @@ TEST_CASE("What a device loses is gone, and can be loaded again") {
 }
 
 TEST_CASE("A source that changed cannot be loaded") {
-  Fixture fixture;
-  fixture.folder.Write("m", Fixture::File() + "more");
+  ControlFixture fixture;
+  fixture.folder.Write("m", ControlFixture::File() + "more");
   CHECK(fixture.Run("load slow *\n") == ESTALE);
   CHECK(fixture.slow->loads() == 0);
 }
 
 TEST_CASE("Stopping answers everyone who waits") {
-  Fixture fixture;
+  ControlFixture fixture;
   fixture.slow->Shut();
   std::vector<Writer> writers(50);
   std::vector<std::shared_ptr<ControlSession>> sessions;
