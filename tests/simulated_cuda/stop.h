@@ -1,0 +1,14 @@
+#ifndef SAFETENSORFS_TESTS_SIMULATED_CUDA_STOP_H_
+#define SAFETENSORFS_TESTS_SIMULATED_CUDA_STOP_H_
+
+#include <string_view>
+
+namespace simulated_cuda {
+
+// Writes a line to stderr and aborts: for what is wrong with a test, or with the code under test
+// in a way that no return code may hide.
+[[noreturn]] void Stop(std::string_view message);
+
+}  // namespace simulated_cuda
+
+#endif  // SAFETENSORFS_TESTS_SIMULATED_CUDA_STOP_H_
