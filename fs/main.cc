@@ -1,4 +1,5 @@
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <exception>
@@ -8,6 +9,11 @@
 #include "fs/check.h"
 #include "fs/mount.h"
 #include "fs/options.h"
+
+#ifdef SAFETENSORFS_CUDA
+#include "gpu/device/cuda_devices.h"
+#include "gpu/gpu_main.h"
+#endif
 
 namespace safetensorfs {
 namespace {
@@ -19,6 +25,23 @@ void RaiseFileLimit() {
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
 }
+
+#ifdef SAFETENSORFS_CUDA
+DeviceFinder MakeDeviceFinder(const Options& options) {
+  CudaDeviceOptions cuda;
+  // CUDA shares memory between the processes of one user: the one who is to attach.
+  if (geteuid() == 0 && options.uid.value_or(0) != 0) {
+    cuda.identity = IdentityOf(*options.uid, options.gid.value_or(*options.uid));
+  }
+  return CudaDeviceFinder(std::move(cuda));
+}
+#else
+DeviceFinder MakeDeviceFinder(const Options&) {
+  return [](std::stop_token) {
+    return FoundDevices{{}, "this safetensorfs was built without cuda devices"};
+  };
+}
+#endif
 
 int Run(const Options& options) {
   RaiseFileLimit();
@@ -35,13 +58,17 @@ int Run(const Options& options) {
       break;
   }
   Background background(options.foreground, options.mountpoint);
-  return background.is_parent() ? background.status() : Mount(options, background, {});
+  if (background.is_parent()) return background.status();
+  return Mount(options, background, MakeDeviceFinder(options));
 }
 
 }  // namespace
 }  // namespace safetensorfs
 
 int main(int argc, char** argv) {
+#ifdef SAFETENSORFS_CUDA
+  if (const auto status = safetensorfs::RunGpuProcess(argc, argv)) return *status;
+#endif
   using safetensorfs::kExitMount;
   using safetensorfs::kExitUsage;
   safetensorfs::Options options;

@@ -1,0 +1,225 @@
+#include "gpu/device/worker_connection.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace safetensorfs {
+
+WorkerConnection::WorkerConnection(const Options& options, Ended ended)
+    : cancel_limit_(options.cancel_limit),
+      ended_(std::move(ended)),
+      process_(options.words, options.identity),
+      channel_(process_.TakeSocket()),
+      receiver_([this] { ReceiveAll(); }) {}
+
+WorkerConnection::~WorkerConnection() {
+  Retire();
+  receiver_.join();
+}
+
+void WorkerConnection::Retire() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_retired_ = true;
+  }
+  channel_.ShutDown();
+}
+
+// The worker is of no use any more.
+void WorkerConnection::Break(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (last_words_.empty()) last_words_ = reason;
+  }
+  process_.Kill();
+  // One that hangs in the driver may not even die; its socket need not be waited for.
+  channel_.ShutDown();
+}
+
+Hello WorkerConnection::AwaitHello(std::stop_token stop) {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait(lock, stop, [this] { return hello_ || end_; })) {
+    throw Error(EINTR, "cancelled");
+  }
+  if (!hello_) throw Error(EIO, *end_);
+  if (hello_->error != 0) throw Error(hello_->error, hello_->reason);
+  return *hello_;
+}
+
+void WorkerConnection::SendSources(std::span<const SourceFile* const> sources) {
+  while (!sources.empty()) {
+    const auto part = sources.first(std::min(sources.size(), Channel::kMaxFds));
+    sources = sources.subspan(part.size());
+    Sources message;
+    std::vector<int> fds;
+    for (const SourceFile* source : part) {
+      message.paths.push_back(source->path());
+      fds.push_back(source->fd());
+    }
+    channel_.Send(static_cast<std::uint32_t>(MessageKind::kSources), Encode(message), {}, fds);
+  }
+}
+
+template <typename Job>
+Done WorkerConnection::Run(MessageKind kind, Job job, Progress* progress, std::stop_token stop) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (end_) throw Error(EIO, *end_);
+    job.id = next_id_++;
+    pending_[job.id].progress = progress;
+  }
+  try {
+    channel_.Send(static_cast<std::uint32_t>(kind), Encode(job));
+  } catch (const Error&) {
+    // The receiver knows by now, or soon, and says why.
+    Break("did not take a job");
+  }
+  Done done = Await(job.id, stop);
+  if (done.error != 0) throw Error(done.error, done.reason);
+  return done;
+}
+
+template Done WorkerConnection::Run(MessageKind, LoadJob, Progress*, std::stop_token);
+template Done WorkerConnection::Run(MessageKind, VerifyJob, Progress*, std::stop_token);
+template Done WorkerConnection::Run(MessageKind, FreeJob, Progress*, std::stop_token);
+
+Done WorkerConnection::Await(std::uint64_t id, std::stop_token stop) {
+  std::unique_lock lock(mutex_);
+  Pending& pending = pending_[id];
+  const auto is_done = [&pending] { return pending.done.has_value(); };
+  if (!changed_.wait(lock, stop, is_done)) {
+    lock.unlock();
+    try {
+      channel_.Send(static_cast<std::uint32_t>(MessageKind::kCancel), Encode(id));
+    } catch (const Error&) {
+      Break("did not take a cancellation");
+    }
+    lock.lock();
+    if (!changed_.wait_for(lock, cancel_limit_, is_done)) {
+      lock.unlock();
+      Break("did not cancel a job in " + std::to_string(cancel_limit_.count() / 1000) + " s");
+      lock.lock();
+      changed_.wait(lock, is_done);
+      pending.done->error = EINTR;
+      pending.done->reason = "cancelled; " + pending.done->reason;
+    }
+  }
+  Done done = std::move(*pending.done);
+  pending_.erase(id);
+  return done;
+}
+
+void WorkerConnection::Read(ReadBack request, Device::ReadReply reply) {
+  {
+    const std::lock_guard lock(mutex_);
+    request.id = next_id_++;
+    if (!end_) reads_.emplace(request.id, std::exchange(reply, nullptr));
+  }
+  if (reply) return reply(EIO, Pieces());
+  try {
+    channel_.Send(static_cast<std::uint32_t>(MessageKind::kRead), Encode(request));
+  } catch (const Error&) {
+    Break("did not take a read");
+  }
+}
+
+std::optional<MemoryNow> WorkerConnection::memory() const {
+  const std::lock_guard lock(mutex_);
+  return end_ ? std::nullopt : memory_;
+}
+
+void WorkerConnection::ReceiveAll() {
+  try {
+    while (const auto frame = channel_.Receive()) Take(*frame);
+  } catch (const Error& error) {
+    Break(error.what());
+  }
+  // By now it has ended, or ends of the closed socket.
+  channel_.ShutDown();
+  const auto end = process_.WaitForEnd(std::chrono::seconds(2));
+  End(end.value_or("does not end"));
+}
+
+void WorkerConnection::Take(const Frame& frame) {
+  std::string_view tail;
+  switch (static_cast<MessageKind>(frame.kind)) {
+    case MessageKind::kBytes: {
+      const auto message = Decode<Bytes>(frame.body, &tail);
+      Device::ReadReply reply;
+      {
+        const std::lock_guard lock(mutex_);
+        if (auto read = reads_.extract(message.id)) reply = std::move(read.mapped());
+      }
+      Pieces pieces;
+      pieces.text() = tail;
+      if (reply) reply(message.error, pieces);
+      return;
+    }
+    case MessageKind::kProgress: {
+      const auto message = Decode<JobProgress>(frame.body);
+      const std::lock_guard lock(mutex_);
+      const auto at = pending_.find(message.id);
+      if (at != pending_.end() && at->second.progress != nullptr) {
+        at->second.progress->done = message.nbytes_done;
+      }
+      return;
+    }
+    case MessageKind::kHello: {
+      const std::lock_guard lock(mutex_);
+      hello_ = Decode<Hello>(frame.body);
+      break;
+    }
+    case MessageKind::kMemory: {
+      const std::lock_guard lock(mutex_);
+      memory_ = Decode<MemoryNow>(frame.body);
+      return;
+    }
+    case MessageKind::kDone: {
+      auto message = Decode<Done>(frame.body);
+      const std::lock_guard lock(mutex_);
+      const auto at = pending_.find(message.id);
+      if (at != pending_.end()) at->second.done = std::move(message);
+      break;
+    }
+    case MessageKind::kLost: {
+      const std::lock_guard lock(mutex_);
+      last_words_ = Decode<Lost>(frame.body).reason;
+      return;
+    }
+    default:
+      return;
+  }
+  changed_.notify_all();
+}
+
+// Fails all that waits. What has been answered by then keeps its answer.
+void WorkerConnection::End(const std::string& end) {
+  bool is_retired;
+  std::string reason;
+  {
+    const std::lock_guard lock(mutex_);
+    is_retired = is_retired_;
+    reason = last_words_.empty() ? "the GPU's worker " + end : last_words_;
+  }
+  // First, so that those who wait find the device without this worker when they go on.
+  if (!is_retired) ended_(reason);
+  std::map<std::uint64_t, Device::ReadReply> reads;
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = reason;
+    for (auto& [id, pending] : pending_) {
+      if (pending.done) continue;
+      pending.done.emplace();
+      pending.done->error = EIO;
+      pending.done->reason = reason;
+    }
+    reads.swap(reads_);
+  }
+  changed_.notify_all();
+  for (const auto& [id, reply] : reads) reply(EIO, Pieces());
+}
+
+}  // namespace safetensorfs

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <thread>
+
+#include "core/device/device.h"
+#include "gpu/process/channel.h"
+#include "gpu/process/gpu_process.h"
+#include "gpu/process/message.h"
+
+namespace safetensorfs {
+
+/// The daemon's side of a worker: its process, and what is asked of it. Thread-safe.
+class WorkerConnection {
+ public:
+  struct Options {
+    std::vector<std::string> words;  // for the process
+    std::optional<Identity> identity;
+    /// How long a cancelled job may go on before the worker is killed.
+    std::chrono::milliseconds cancel_limit;
+  };
+  /// Called once, from a thread of the connection's own, when the worker ended or was killed
+  /// without Retire(). Must not destroy the connection.
+  using Ended = std::function<void(const std::string& reason)>;
+
+  /// Starts the process. Throws Error.
+  WorkerConnection(const Options& options, Ended ended);
+  WorkerConnection(const WorkerConnection&) = delete;
+  WorkerConnection& operator=(const WorkerConnection&) = delete;
+  ~WorkerConnection();
+
+  /// Waits until the worker is ready. Throws Error: what kept it from that, EINTR once `stop` is
+  /// requested.
+  Hello AwaitHello(std::stop_token stop);
+
+  /// Sends files that the next job reads.
+  void SendSources(std::span<const SourceFile* const> sources);
+  /// Runs a job: sends it and waits for its end. Throws Error where the job failed, EINTR where it
+  /// was cancelled, EIO where the worker ended.
+  template <typename Job>
+  Done Run(MessageKind kind, Job job, Progress* progress, std::stop_token stop);
+
+  /// Reads back. `reply` is called once, from another thread or, where the worker is gone, from
+  /// this one.
+  void Read(ReadBack request, Device::ReadReply reply);
+
+  /// What the worker said last of its memory.
+  std::optional<MemoryNow> memory() const;
+
+  /// Ends the worker, which nothing is asked of any more, without calling `ended`.
+  void Retire();
+
+ private:
+  struct Pending {
+    Progress* progress = nullptr;
+    std::optional<Done> done;
+  };
+
+  void ReceiveAll();
+  void Take(const Frame& frame);
+  void End(const std::string& reason);
+  Done Await(std::uint64_t id, std::stop_token stop);
+  void Break(const std::string& reason);
+
+  const std::chrono::milliseconds cancel_limit_;
+  const Ended ended_;
+  GpuProcess process_;
+  Channel channel_;
+
+  mutable std::mutex mutex_;  // guards what follows; never held while something is sent or replied
+  std::condition_variable_any changed_;
+  std::map<std::uint64_t, Pending> pending_;
+  std::map<std::uint64_t, Device::ReadReply> reads_;
+  std::optional<Hello> hello_;
+  std::optional<MemoryNow> memory_;
+  std::uint64_t next_id_ = 1;
+  std::string last_words_;  // why the worker ended, if it said or we know
+  std::optional<std::string> end_;
+  bool is_retired_ = false;
+
+  std::thread receiver_;
+};
+
+}  // namespace safetensorfs

@@ -1,0 +1,115 @@
+#include "gpu/process/gpu_process.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <poll.h>
+#include <pwd.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "core/base/error.h"
+
+namespace safetensorfs {
+namespace {
+
+// Between fork and exec in a program with threads: system calls only, no locks, no memory.
+
+bool BecomeUser(const Identity& identity) {
+  // The calls themselves: the C library's would tell the threads that there are no more.
+  return syscall(SYS_setgroups, identity.groups.size(), identity.groups.data()) == 0 &&
+         syscall(SYS_setresgid, identity.gid, identity.gid, identity.gid) == 0 &&
+         syscall(SYS_setresuid, identity.uid, identity.uid, identity.uid) == 0;
+}
+
+[[noreturn]] void RunChild(int socket, char* const* words, const Identity* identity) {
+  // Ctrl-C in the daemon's terminal is for the daemon, which ends its children in order.
+  setsid();
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  // dup2 to itself would leave it close-on-exec.
+  const int copy = fcntl(socket, F_DUPFD, GpuProcess::kSocket + 1);
+  if (copy >= 0 && dup2(copy, GpuProcess::kSocket) >= 0) {
+    // libfuse leaves descriptors that are not close-on-exec; one of them kept open is a mount that
+    // never ends.
+    syscall(SYS_close_range, static_cast<unsigned>(GpuProcess::kSocket + 1), ~0u, 0u);
+    if (identity == nullptr || BecomeUser(*identity)) execv("/proc/self/exe", words);
+  }
+  _exit(127);
+}
+
+std::string DescribeEnd(const siginfo_t& info) {
+  if (info.si_code == CLD_EXITED) {
+    if (info.si_status == 127) return "could not be started";
+    return "ended with status " + std::to_string(info.si_status);
+  }
+  const char* const name = sigabbrev_np(info.si_status);
+  return "was killed by " +
+         (name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(info.si_status));
+}
+
+}  // namespace
+
+Identity IdentityOf(uid_t uid, gid_t gid) {
+  std::vector<char> text(16384);
+  passwd entry;
+  passwd* found = nullptr;
+  if (getpwuid_r(uid, &entry, text.data(), text.size(), &found) != 0 || found == nullptr) {
+    return {uid, gid, {gid}};
+  }
+  int count = 64;
+  std::vector<gid_t> groups(static_cast<std::size_t>(count));
+  if (getgrouplist(entry.pw_name, entry.pw_gid, groups.data(), &count) < 0) {
+    groups.resize(static_cast<std::size_t>(count));
+    getgrouplist(entry.pw_name, entry.pw_gid, groups.data(), &count);
+  }
+  groups.resize(static_cast<std::size_t>(count));
+  return {uid, entry.pw_gid, std::move(groups)};
+}
+
+GpuProcess::GpuProcess(const std::vector<std::string>& words,
+                       const std::optional<Identity>& identity) {
+  std::array<int, 2> ends;
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    ThrowErrno("the process that uses the GPU", "cannot make a socket pair");
+  }
+  socket_ = UniqueFd(ends[0]);
+  const UniqueFd theirs(ends[1]);
+  std::vector<char*> pointers = {const_cast<char*>(kName)};
+  for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
+  pointers.push_back(nullptr);
+  pid_ = fork();
+  if (pid_ < 0) ThrowErrno("the process that uses the GPU", "cannot be started");
+  if (pid_ == 0) RunChild(theirs.get(), pointers.data(), identity ? &*identity : nullptr);
+  pidfd_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+}
+
+GpuProcess::~GpuProcess() {
+  Kill();
+  // One that hangs in the driver cannot even be killed; it is init's when we end.
+  WaitForEnd(std::chrono::seconds(2));
+}
+
+void GpuProcess::Kill() {
+  // Not waited for yet, so the number is still its own.
+  if (!end_) kill(pid_, SIGKILL);
+}
+
+std::optional<std::string> GpuProcess::WaitForEnd(std::chrono::milliseconds patience) {
+  if (end_) return end_;
+  pollfd ended = {pidfd_.get(), POLLIN, 0};
+  if (pidfd_) poll(&ended, 1, static_cast<int>(patience.count()));
+  siginfo_t info = {};
+  if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG) == 0 && info.si_pid == pid_)
+    end_ = DescribeEnd(info);
+  return end_;
+}
+
+}  // namespace safetensorfs
