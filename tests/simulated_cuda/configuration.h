@@ -4,7 +4,8 @@
 // The folder holds `config`, lines of `key=value`, `#` comments, and the file that state_file.h
 // describes. A process reads `config` again when it has changed (a test writes another file and
 // renames it): before every call, except that copies, events and cuCtxSetCurrent look every 5 ms
-// only. An unknown key, symbol or value aborts the process, with the line.
+// only, or at once where `state` has been told, as simulation.py does. An unknown key, symbol or
+// value aborts the process, with the line.
 //
 // Devices. A key marked * applies to all devices and, with `.N` added, to device N alone. N is the
 // number before CUDA_VISIBLE_DEVICES (ordinals, GPU-uuid or MIG-uuid prefixes) is looked at.
@@ -35,7 +36,7 @@
 //   stall=0                 1: no copy executes for as long as this is set
 //
 // Faults. SYMBOL is the exported name (cuMemAlloc_v2). Calls are counted in each process, from
-// when it has read this `config`: they start again at 0 when any key has changed.
+// when it has read this `config`: they start again at 0 when a test has written another.
 //
 //   oom_at=0 *              cuMemAlloc_v2 returns 2 where a device's allocations, in all
 //                           processes, would exceed so many bytes; 0: no limit

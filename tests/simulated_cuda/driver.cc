@@ -73,6 +73,9 @@ const DeviceSettings& Driver::settings(size_t device) const {
 }
 
 void Driver::RefreshConfiguration() {
+  std::lock_guard guard(configuration_mutex_);
+  // Before the file: what is announced during the reading is another reading's.
+  uint64_t announced = state().configuration();
   std::string path = folder_ + "/config";
   struct stat status = {};
   FileVersion version;
@@ -82,16 +85,18 @@ void Driver::RefreshConfiguration() {
                .changed_ns = Nanoseconds(status.st_ctim),
                .bytes = status.st_size};
   }
-  std::lock_guard guard(configuration_mutex_);
-  if (configuration_ != nullptr && version == version_) return;
+  bool same = version == version_ && announced == announced_;
+  if (configuration_ != nullptr && same) return;
   std::ifstream file(path);
   std::string text{std::istreambuf_iterator<char>(file), {}};
   all_configurations_.push_back(std::make_unique<Configuration>(text));
   version_ = version;
+  announced_ = announced;
   configuration_ = all_configurations_.back().get();
 }
 
 void Driver::RefreshConfigurationNowAndThen() {
+  if (announced_ != state().configuration()) return RefreshConfiguration();
   timespec time = {};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
   int64_t now = Nanoseconds(time);

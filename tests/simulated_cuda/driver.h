@@ -35,7 +35,8 @@ class Driver {
   const Configuration& configuration() const { return *configuration_.load(); }
   const DeviceSettings& settings(size_t device) const;
 
-  // Reads `config` where it has changed; the second one looks at most every 5 ms.
+  // Reads `config` where it has changed; the second one looks at most every 5 ms, or at once where
+  // the state says that there is another.
   void RefreshConfiguration();
   void RefreshConfigurationNowAndThen();
 
@@ -91,6 +92,7 @@ class Driver {
 
   std::mutex configuration_mutex_;  // guards what follows
   FileVersion version_;
+  std::atomic<uint64_t> announced_ = 0;  // StateFile::configuration() of the latest reading
   std::vector<std::unique_ptr<const Configuration>> all_configurations_;
   std::atomic<const Configuration*> configuration_ = nullptr;
   std::atomic<int64_t> looked_at_ns_ = 0;

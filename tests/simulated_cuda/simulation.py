@@ -9,6 +9,7 @@ configuration.h describes the keys and state_file.h the numbers. SIMULATED_CUDA_
 folder that holds libcuda.so.1.
 """
 
+import contextlib
 import dataclasses
 import mmap
 import os
@@ -92,6 +93,9 @@ class Simulation:
         temporary.write_text("".join(f"{key}={value}\n" for key, value in self._config.items()))
         temporary.chmod(0o644)
         temporary.replace(self.folder / "config")
+        with contextlib.suppress(FileNotFoundError, ValueError):  # no process has looked yet
+            with open(self.folder / "state", "r+b") as file, mmap.mmap(file.fileno(), 0) as state:
+                struct.pack_into("Q", state, 9 * 8, time.monotonic_ns())
 
     def counters(self):
         """All counts by name; calls of a function as `call.cuMemAlloc_v2`."""

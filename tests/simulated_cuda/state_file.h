@@ -114,7 +114,8 @@ struct StateLayout {
   SharedNumber imports_offset;
   SharedNumber import_bytes;
   SharedNumber imports_used;
-  std::array<SharedNumber, 7> unused;
+  SharedNumber configuration;  // any number that was not there, after each new `config`
+  std::array<SharedNumber, 6> unused;
   std::array<NamedCounter, 128> counters;
   std::array<ProcessEntry, 2048> processes;
   std::array<ImportEntry, 16384> imports;
@@ -141,6 +142,9 @@ class StateFile {
     layout_->counters[kCounterNames.size() + symbol.index()].value.fetch_add(
         1, std::memory_order_relaxed);
   }
+
+  // Changes when a test has written another `config` and says so.
+  uint64_t configuration() const { return layout_->configuration; }
 
   // Makes this process's entry, once; `own()` is valid from then on.
   void Enter(const ProcessIdentity& identity);
