@@ -4,12 +4,15 @@
 #   scripts/install_packages.sh SET...     SET is build, demo or test
 #
 # build: compiler and libraries. demo: those, and what scripts/demo.sh and scripts/bench use.
-# test: all of them. Python packages go into build/venv. Nothing is asked of apt or PyPI when
-# everything is there.
+# test: all of them. Python packages go into build/venv. Where no CUDA toolkit is installed, cuda.h
+# comes from PyPI and goes into build/cuda/include. Nothing is asked of apt or PyPI when everything
+# is there.
 set -euo pipefail
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$top/build/venv
+cuda=$top/build/cuda
+cuda_wheel='nvidia-cuda-runtime==13.*'
 
 build_packages=(g++ cmake ninja-build pkg-config libfuse3-dev fuse3 nlohmann-json3-dev libxxhash-dev catch2)
 demo_packages=(attr mount util-linux python3 python3-venv)
@@ -48,17 +51,53 @@ install_debian() {
   }
 }
 
+# A venv whose Python has been upgraded away runs nothing: made anew.
+make_venv() {
+  "$venv/bin/python" -c 'import pip' 2>/dev/null || /usr/bin/python3 -m venv --clear "$venv"
+}
+
 # install_python NAME PIP_ARGUMENTS...: what was asked for is recorded in build/venv/NAME.installed.
 install_python() {
   local stamp=$venv/$1.installed wanted
   shift
   wanted=$(printf '%s\n' "$@"; if [ "$1" = -r ]; then cat "$2"; fi)
   [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || return 0
-  # A venv whose Python has been upgraded away runs nothing: made anew.
-  "$venv/bin/python" -c 'import pip' 2>/dev/null || /usr/bin/python3 -m venv --clear "$venv"
+  make_venv
   echo "installing into build/venv: $*" >&2
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
   echo "$wanted" >"$stamp"
+}
+
+# Where CMake finds a toolkit's headers.
+has_cuda_toolkit() {
+  local nvcc folder
+  nvcc=$(readlink -f "$(command -v nvcc || true)" || true)
+  for folder in "${CUDAToolkit_ROOT:-}" "${CUDA_PATH:-}" "${nvcc%/bin/nvcc}" /usr/local/cuda /opt/cuda \
+    /usr/local /usr; do
+    if [ -n "$folder" ] && [ -f "$folder/include/cuda.h" ]; then return 0; fi
+  done
+  return 1
+}
+
+# The headers of a wheel, without its library: the build links to nothing of CUDA's.
+download_cuda_headers() {
+  install_debian python3 python3-venv &&
+    make_venv &&
+    echo "installing into build/cuda: cuda.h of $cuda_wheel" >&2 &&
+    rm -rf "$cuda" &&
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 \
+      --no-deps --only-binary :all: --target "$cuda/wheel" "$cuda_wheel" &&
+    mv "$cuda"/wheel/nvidia/cu*/include "$cuda/include" &&
+    rm -rf "$cuda/wheel" &&
+    echo "$cuda_wheel" >"$cuda/installed"
+}
+
+# All else builds and runs without cuda.h, so nothing ends here.
+install_cuda_headers() {
+  if has_cuda_toolkit || [ "$(cat "$cuda/installed" 2>/dev/null)" = "$cuda_wheel" ]; then return 0; fi
+  # A subshell, since what it calls may exit.
+  (download_cuda_headers) ||
+    echo "install_packages.sh: no cuda.h: safetensorfs will be built without cuda devices" >&2
 }
 
 [ "$#" -gt 0 ] || die "usage: install_packages.sh SET... (build, demo, test)"
@@ -76,6 +115,7 @@ for set in "$@"; do
 done
 
 install_debian "${debian[@]}"
+install_cuda_headers
 for set in ${python[@]+"${python[@]}"}; do
   case $set in
     demo) install_python demo numpy safetensors ml_dtypes ;;
