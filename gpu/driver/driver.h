@@ -43,11 +43,11 @@ class DriverFunction {
     const CallWatch::Scope scope(*watch_, symbol_);
     return function_(arguments...);
   }
+  /// Throws what a call that returned `result` would throw.
+  [[noreturn]] void Throw(CUresult result) const;
 
  private:
   friend class Driver;
-
-  [[noreturn]] void Throw(CUresult result) const;
 
   const char* symbol_;
   CUresult (*function_)(Parameters...) = nullptr;

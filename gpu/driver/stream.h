@@ -47,7 +47,7 @@ class Event {
   bool IsReached() const {
     const CUresult result = driver_.event_query.Try(event_);
     if (result == CUDA_ERROR_NOT_READY) return false;
-    if (result != CUDA_SUCCESS) driver_.event_query(event_);  // says how it failed
+    if (result != CUDA_SUCCESS) driver_.event_query.Throw(result);
     return true;
   }
 

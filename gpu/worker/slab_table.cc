@@ -75,9 +75,7 @@ std::vector<IpcHandle> ExportSlabs(const Driver& driver, const SlabTable::Slabs&
                driver.TextOf(result);
       return {};
     }
-    if (result != CUDA_SUCCESS) {
-      throw DriverError(result, "cuIpcGetMemHandle: " + driver.TextOf(result));
-    }
+    if (result != CUDA_SUCCESS) driver.ipc_get_mem_handle.Throw(result);
     std::memcpy(handles.emplace_back().data(), &handle, sizeof handle);
   }
   return handles;
