@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/base/text.h"
+#include "core/control/device_texts.h"
 
 namespace safetensorfs {
 namespace {
@@ -17,8 +18,9 @@ struct Part {
   std::string_view name;
   NodeKind kind;
 };
-constexpr std::array<Part, 2> kParts = {
-    {{"data", NodeKind::kDataFolder}, {"handles", NodeKind::kHandlesFolder}}};
+constexpr std::array<Part, 3> kParts = {{{"data", NodeKind::kDataFolder},
+                                         {"handles", NodeKind::kHandlesFolder},
+                                         {"slabs", NodeKind::kSlabsFolder}}};
 
 // Nodes of files: kind, device, serial number of the load.
 constexpr int kDeviceShift = 48;
@@ -31,12 +33,17 @@ NodeId FileNode(NodeKind kind, std::uint32_t device, std::uint64_t serial) {
   return static_cast<NodeId>(kind) << 56 | static_cast<NodeId>(device) << kDeviceShift | serial;
 }
 
-bool IsFile(NodeId node) {
-  return KindOf(node) == NodeKind::kDataFile || KindOf(node) == NodeKind::kHandleFile;
-}
+bool IsFile(NodeId node) { return KindOf(node) >= NodeKind::kDataFile; }
 
 NodeKind FileKindIn(NodeId directory) {
-  return KindOf(directory) == NodeKind::kDataFolder ? NodeKind::kDataFile : NodeKind::kHandleFile;
+  switch (KindOf(directory)) {
+    case NodeKind::kDataFolder:
+      return NodeKind::kDataFile;
+    case NodeKind::kHandlesFolder:
+      return NodeKind::kHandleFile;
+    default:
+      return NodeKind::kSlabFile;
+  }
 }
 
 }  // namespace
@@ -49,7 +56,9 @@ bool DeviceFiles::Owns(NodeId node) { return KindOf(node) >= NodeKind::kDevicesF
 
 bool DeviceFiles::IsDirectory(NodeId node) { return Owns(node) && !IsFile(node); }
 
-bool DeviceFiles::IsHandle(NodeId node) { return KindOf(node) == NodeKind::kHandleFile; }
+bool DeviceFiles::IsLeased(NodeId node) { return KindOf(node) >= NodeKind::kHandleFile; }
+
+bool DeviceFiles::IsStatLasting(NodeId node) { return KindOf(node) != NodeKind::kSlabFile; }
 
 bool DeviceFiles::ListsDevices(NodeId directory) {
   return KindOf(directory) == NodeKind::kDevicesFolder;
@@ -76,6 +85,10 @@ DeviceFiles::File DeviceFiles::FileOf(NodeId node) const {
 std::optional<LoadedTensors::Instance> DeviceFiles::FindLoaded(NodeId directory,
                                                                std::string_view name) const {
   const std::uint32_t place = PlaceOf(directory);
+  if (KindOf(directory) == NodeKind::kSlabsFolder) {
+    const auto number = ParseSlabName(name);
+    return number ? HostOf(directory).FindInSlab(place, *number) : std::nullopt;
+  }
   const auto tensor = tree_.source().checkpoints[place].checkpoint->index.FindFile(name);
   return tensor ? HostOf(directory).loaded().Find(place, *tensor) : std::nullopt;
 }
@@ -130,9 +143,8 @@ struct stat DeviceFiles::Stat(NodeId node) const {
   const File file = FileOf(node);
   const Checkpoint& checkpoint = *tree_.source().checkpoints[file.instance.place].checkpoint;
   const struct stat& times = checkpoint.source_of(file.instance.tensor).status();
-  if (IsHandle(node)) {
-    return tree_.Describe(node, S_IFREG | modes_.handle,
-                          file.host->HandleText(file.instance).size(), times);
+  if (IsLeased(node)) {
+    return tree_.Describe(node, S_IFREG | modes_.handle, TextOf(node, file)->size(), times);
   }
   return tree_.Describe(node, S_IFREG | 0644, checkpoint.index[file.instance.tensor].nbytes, times);
 }
@@ -153,6 +165,8 @@ void DeviceFiles::List(NodeId directory, std::uint64_t position,
         if (!visit({kParts[i].name, node, i + 1})) return;
       }
       return;
+    case NodeKind::kSlabsFolder:
+      return ListSlabs(directory, position, visit);
     default:
       break;
   }
@@ -167,6 +181,24 @@ void DeviceFiles::List(NodeId directory, std::uint64_t position,
   }
 }
 
+void DeviceFiles::ListSlabs(NodeId directory, std::uint64_t position,
+                            const std::function<bool(const Tree::Entry&)>& visit) const {
+  const std::uint32_t place = PlaceOf(directory);
+  const DeviceHost& host = HostOf(directory);
+  for (const std::uint64_t number : host.SlabNumbers(place)) {
+    if (number < position) continue;
+    const auto first = host.FindInSlab(place, number);
+    if (!first) continue;
+    const NodeId node = FileNode(NodeKind::kSlabFile, DeviceOf(directory), first->serial);
+    if (!visit({std::to_string(number), node, number + 1})) return;
+  }
+}
+
+std::shared_ptr<const std::string> DeviceFiles::TextOf(NodeId node, const File& file) const {
+  if (KindOf(node) == NodeKind::kSlabFile) return file.host->SlabText(file.instance);
+  return std::make_shared<const std::string>(file.host->HandleText(file.instance));
+}
+
 void DeviceFiles::CheckFile(NodeId node) const {
   const File file = FileOf(node);
   tree_.source()
@@ -175,7 +207,7 @@ void DeviceFiles::CheckFile(NodeId node) const {
       .CheckUnchanged();
 }
 
-std::uint64_t DeviceFiles::OpenHandle(NodeId node, pid_t pid) const {
+std::uint64_t DeviceFiles::BeginLease(NodeId node, pid_t pid) const {
   const File file = FileOf(node);
   const auto lease = file.host->Lease(file.instance, pid);
   if (!lease)
@@ -184,17 +216,17 @@ std::uint64_t DeviceFiles::OpenHandle(NodeId node, pid_t pid) const {
   return *lease;
 }
 
-void DeviceFiles::CloseHandle(NodeId node, std::uint64_t lease) const {
+void DeviceFiles::EndLease(NodeId node, std::uint64_t lease) const {
   HostOf(node).loaded().Release(lease);
 }
 
 void DeviceFiles::Read(NodeId node, std::uint64_t offset, std::uint64_t size,
                        Device::ReadReply reply) const {
   const File file = FileOf(node);
-  if (!IsHandle(node)) return file.host->Read(file.instance, offset, size, std::move(reply));
-  const std::string text = file.host->HandleText(file.instance);
+  if (!IsLeased(node)) return file.host->Read(file.instance, offset, size, std::move(reply));
+  const auto text = TextOf(node, file);
   Pieces pieces;
-  if (offset < text.size()) pieces.text().append(text, offset, size);
+  if (offset < text->size()) pieces.text().append(*text, offset, size);
   reply(0, pieces);
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,9 +16,11 @@ namespace safetensorfs {
 ///
 ///   .devices/<device>/data/<tensor>      a loaded tensor, read back; rm unloads it
 ///   .devices/<device>/handles/<tensor>   JSON to attach with; an open descriptor is a lease
+///   .devices/<device>/slabs/<number>     the same for all that is in one slab
 ///
 /// Files come and go with the loads. Their nodes hold the load's serial number, so that an old
-/// descriptor never reads what was loaded later. Thread-safe.
+/// descriptor never reads what was loaded later; a slab's holds that of its first tensor. Thread-
+/// safe.
 class DeviceFiles {
  public:
   struct Modes {
@@ -46,6 +49,8 @@ class DeviceFiles {
   std::optional<Found> Lookup(NodeId directory, std::string_view name) const;
   NodeId Parent(NodeId directory) const;
 
+  /// False where a stat's answer may become another: a slab's text, until it is leased.
+  static bool IsStatLasting(NodeId node);
   /// Throws Error (ESTALE) for a file whose load is gone.
   struct stat Stat(NodeId node) const;
 
@@ -56,11 +61,11 @@ class DeviceFiles {
   /// Throws Error (ESTALE) where the load is gone or its source was changed in place.
   void CheckFile(NodeId node) const;
 
-  static bool IsHandle(NodeId node);
-  /// Takes a lease for a process by opening a handle; give it back with CloseHandle. Throws Error
-  /// (ESTALE).
-  std::uint64_t OpenHandle(NodeId node, pid_t pid) const;
-  void CloseHandle(NodeId node, std::uint64_t lease) const;
+  /// True for handles and slabs, of which an open descriptor is a lease.
+  static bool IsLeased(NodeId node);
+  /// Takes a lease for a process; give it back with EndLease. Throws Error (ESTALE).
+  std::uint64_t BeginLease(NodeId node, pid_t pid) const;
+  void EndLease(NodeId node, std::uint64_t lease) const;
 
   /// Replies once, perhaps later and from another thread.
   void Read(NodeId node, std::uint64_t offset, std::uint64_t size, Device::ReadReply reply) const;
@@ -78,6 +83,10 @@ class DeviceFiles {
 
   DeviceHost& HostOf(NodeId node) const;
   File FileOf(NodeId node) const;
+  std::shared_ptr<const std::string> TextOf(NodeId node, const File& file) const;
+  void ListSlabs(NodeId directory, std::uint64_t position,
+                 const std::function<bool(const Tree::Entry&)>& visit) const;
+  // What a name in data/, handles/ or slabs/ stands for.
   std::optional<LoadedTensors::Instance> FindLoaded(NodeId directory, std::string_view name) const;
 
   const Tree& tree_;

@@ -45,16 +45,15 @@ void OpenLive(Filesystem& filesystem, fuse_req_t request, NodeId node, fuse_file
 void OpenDeviceFile(Filesystem& filesystem, fuse_req_t request, NodeId node, fuse_file_info& info) {
   filesystem.device_files.CheckFile(node);
   info.noflush = 1;
-  if (!DeviceFiles::IsHandle(node)) {
-    // Read-ahead of a slow device would take the slots that tensors are read ahead with.
-    info.direct_io = 1;
+  // Read-ahead of a slow device would take the slots that tensors are read ahead with, and a read
+  // of what was lost must fail.
+  info.direct_io = 1;
+  if (!DeviceFiles::IsLeased(node)) {
     fuse_reply_open(request, &info);
     return;
   }
-  const pid_t process = ProcessOf(fuse_req_ctx(request)->pid);
-  info.fh = filesystem.device_files.OpenHandle(node, process);
-  info.keep_cache = 1;
-  if (fuse_reply_open(request, &info) != 0) filesystem.device_files.CloseHandle(node, info.fh);
+  info.fh = filesystem.device_files.BeginLease(node, ProcessOf(fuse_req_ctx(request)->pid));
+  if (fuse_reply_open(request, &info) != 0) filesystem.device_files.EndLease(node, info.fh);
 }
 
 void Open(fuse_req_t request, fuse_ino_t node, fuse_file_info* info) {
@@ -79,8 +78,8 @@ void Release(fuse_req_t request, fuse_ino_t node, fuse_file_info* info) {
     if (LiveFiles::IsLive(node)) {
       if (const auto handle = ControlOf(filesystem, node, *info)) handle->Release();
       filesystem.control_handles.Remove(info->fh);
-    } else if (DeviceFiles::IsHandle(node)) {
-      filesystem.device_files.CloseHandle(node, info->fh);
+    } else if (DeviceFiles::IsLeased(node)) {
+      filesystem.device_files.EndLease(node, info->fh);
     } else if (!DeviceFiles::Owns(node)) {
       const UniqueFd fd(FdOf(*info));
     }

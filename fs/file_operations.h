@@ -7,7 +7,7 @@ namespace safetensorfs {
 /// Sets open, read, write, flush and release.
 ///
 /// fuse_file_info::fh is, by the kind of node: a descriptor or -1 (files of the tree), a
-/// ControlHandle's number or 0 (live files), a lease (handles of devices).
+/// ControlHandle's number or 0 (live files), a lease (handles and slabs of devices).
 void SetFileOperations(fuse_lowlevel_ops& operations);
 
 }  // namespace safetensorfs

@@ -39,7 +39,7 @@ std::optional<fuse_entry_param> LookUp(Filesystem& filesystem, NodeId directory,
     fuse_entry_param entry = {};
     entry.ino = found->node;
     entry.attr = filesystem.device_files.Stat(found->node);
-    entry.attr_timeout = kForever;
+    entry.attr_timeout = StatTimeout(found->node);
     entry.entry_timeout = found->is_lasting ? kForever : 0;
     return entry;
   }
@@ -56,6 +56,10 @@ struct stat StatNode(const Filesystem& filesystem, NodeId node, uid_t reader) {
   }
   if (DeviceFiles::Owns(node)) return filesystem.device_files.Stat(node);
   return filesystem.tree.Stat(node);
+}
+
+double StatTimeout(NodeId node) {
+  return DeviceFiles::Owns(node) && !DeviceFiles::IsStatLasting(node) ? 0 : kForever;
 }
 
 NodeId ParentOf(const Filesystem& filesystem, NodeId directory) {

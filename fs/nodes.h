@@ -19,6 +19,9 @@ std::optional<fuse_entry_param> LookUp(Filesystem& filesystem, NodeId directory,
 /// What stat says of a node. `reader` sees its own report in `.control`. Throws Error.
 struct stat StatNode(const Filesystem& filesystem, NodeId node, uid_t reader);
 
+/// For how long the kernel may keep what stat says of a node, in seconds.
+double StatTimeout(NodeId node);
+
 /// An entry of the immutable tree.
 fuse_entry_param TreeEntry(const Filesystem& filesystem, NodeId node);
 

@@ -89,7 +89,7 @@ void ForgetMulti(fuse_req_t request, std::size_t count, fuse_forget_data* forget
 void GetAttributes(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
   Guard(request, [=](Filesystem& filesystem) {
     const struct stat status = StatNode(filesystem, node, fuse_req_ctx(request)->uid);
-    fuse_reply_attr(request, &status, kForever);
+    fuse_reply_attr(request, &status, StatTimeout(node));
   });
 }
 

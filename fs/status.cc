@@ -38,9 +38,12 @@ void AddSources(const Checkpoint& checkpoint, ordered_json& sources, ordered_jso
 
 // Of one checkpoint, or of all.
 void AddDevices(const Devices& devices, std::optional<std::uint32_t> place, ordered_json& infos,
-                ordered_json& loads) {
+                ordered_json& loads, ordered_json& warnings) {
   for (const auto& host : devices.all()) {
     infos.push_back(ordered_json::parse(host->InfoText(place)));
+    if (const auto failure = host->LastFailure()) {
+      warnings.push_back(host->name() + ": " + *failure);
+    }
     for (const std::shared_ptr<Job>& job : host->Jobs()) {
       if (place.value_or(job->place) != job->place) continue;
       loads.push_back({{"id", job->id},
@@ -57,7 +60,7 @@ std::string Dump(const SourceTree& tree, const Devices& devices, std::optional<s
                  ordered_json sources, ordered_json warnings) {
   ordered_json infos = ordered_json::array();
   ordered_json loads = ordered_json::array();
-  AddDevices(devices, place, infos, loads);
+  AddDevices(devices, place, infos, loads, warnings);
   const ordered_json status = {{"version", 1},
                                {"source", tree.path},
                                {"sources", std::move(sources)},

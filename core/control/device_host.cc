@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/process.h"
 #include "core/base/text.h"
+#include "core/control/device_texts.h"
 
 namespace safetensorfs {
 namespace {
@@ -49,6 +50,18 @@ std::string Speed(std::uint64_t nbytes, double seconds) {
   return text;
 }
 
+// A lease unit of a device, told from those of other checkpoints.
+std::uint64_t Unit(std::uint32_t place, std::uint64_t number) {
+  return static_cast<std::uint64_t>(place) << 40 | number;
+}
+
+// What comes after `folder` in a path; nothing where it is not there.
+std::optional<std::string_view> NameBelow(const std::string& folder, std::string_view path) {
+  const std::size_t at = path.rfind(folder);
+  if (at == path.npos) return std::nullopt;
+  return path.substr(at + folder.size());
+}
+
 void CheckUnchanged(const Checkpoint& checkpoint, const std::vector<std::uint32_t>& tensors) {
   std::vector<bool> is_checked(checkpoint.sources.size());
   for (const std::uint32_t tensor : tensors) {
@@ -60,15 +73,35 @@ void CheckUnchanged(const Checkpoint& checkpoint, const std::vector<std::uint32_
 
 }  // namespace
 
-DeviceHost::DeviceHost(std::unique_ptr<Device> device, const SourceTree& source)
+DeviceHost::DeviceHost(std::unique_ptr<Device> device, const SourceTree& source,
+                       std::function<void(const std::string&)> log)
     : source_(source),
-      loaded_(TensorCounts(source)),
-      loaded_nbytes_(source.checkpoints.size()),
+      log_(std::move(log)),
+      loaded_(TensorCounts(source),
+              [this](std::uint32_t place, std::uint32_t tensor) {
+                return CheckpointAt(place).index[tensor].nbytes;
+              }),
       device_(std::move(device)) {
-  device_->OnLost([this](const std::string&) {
-    loaded_.Clear();
-    for (auto& nbytes : loaded_nbytes_) nbytes = 0;
-  });
+  device_->OnLost([this](const std::string& reason) { Lose(reason); });
+}
+
+void DeviceHost::Lose(const std::string& reason) {
+  std::string line = name() + ": ";
+  {
+    // Who sees that something was lost finds the reason too.
+    const std::lock_guard lock(loss_mutex_);
+    const LoadedTensors::Amount lost = loaded_.Clear();
+    loss_reason_ = reason;
+    last_failure_ =
+        "lost " + Count(lost.tensors) + ", " + Grouped(lost.nbytes) + " bytes: " + reason;
+    line += last_failure_;
+  }
+  if (log_) log_(line);
+}
+
+std::optional<std::string> DeviceHost::LastFailure() const {
+  const std::lock_guard lock(loss_mutex_);
+  return last_failure_.empty() ? std::nullopt : std::optional(last_failure_);
 }
 
 std::shared_ptr<Job> DeviceHost::Submit(DeviceCommand command, std::function<void(Outcome)> done) {
@@ -77,21 +110,34 @@ std::shared_ptr<Job> DeviceHost::Submit(DeviceCommand command, std::function<voi
   job->place = command.place;
   job->pid = command.pid;
   job->done = std::move(done);
-  job->run = [this, command = std::move(command)](Job& self) {
+  job->run = [this, command = std::move(command)](Job& self) { return Run(self, command); };
+  queue_.Submit(job);
+  return job;
+}
+
+std::string DeviceHost::Run(Job& job, const DeviceCommand& command) {
+  const std::uint64_t losses = loaded_.losses();
+  std::string line;
+  try {
     switch (command.verb) {
       case Verb::kLoad:
-        return RunLoad(self, command);
+        line = RunLoad(job, command, losses);
+        break;
       case Verb::kUnload:
-        return RunUnload(self, command);
+        line = RunUnload(job, command);
+        break;
       case Verb::kVerify:
-        return RunVerify(self, command);
+        line = RunVerify(job, command);
+        break;
       case Verb::kHelp:
         break;
     }
-    return std::string();
-  };
-  queue_.Submit(job);
-  return job;
+  } catch (const Error& error) {
+    if (error.code() == EINTR || loaded_.losses() == losses) throw;
+  }
+  if (loaded_.losses() == losses) return line;
+  const std::lock_guard lock(loss_mutex_);
+  throw Error(EIO, "the device failed and lost what was loaded: " + loss_reason_);
 }
 
 std::vector<std::uint32_t> DeviceHost::Select(Job& job, const DeviceCommand& command) const {
@@ -104,7 +150,7 @@ std::vector<std::uint32_t> DeviceHost::Select(Job& job, const DeviceCommand& com
   return command.selector->Select(*command.patterns, scope);
 }
 
-std::string DeviceHost::RunLoad(Job& job, const DeviceCommand& command) {
+std::string DeviceHost::RunLoad(Job& job, const DeviceCommand& command, std::uint64_t losses) {
   const Checkpoint& checkpoint = CheckpointAt(command.place);
   std::vector<std::uint32_t> missing = Select(job, command);
   const std::size_t meant = missing.size();
@@ -112,7 +158,6 @@ std::string DeviceHost::RunLoad(Job& job, const DeviceCommand& command) {
   const Stopwatch watch;
   CheckUnchanged(checkpoint, missing);
   const std::uint64_t nbytes = BytesOf(checkpoint, missing);
-  const std::uint64_t losses = loaded_.losses();
   job.progress.total = nbytes;
   device_->Load(checkpoint, missing, command.hints, job.progress, job.stop.get_token());
   try {
@@ -122,10 +167,7 @@ std::string DeviceHost::RunLoad(Job& job, const DeviceCommand& command) {
     device_->Unload(checkpoint, missing);
     throw;
   }
-  if (!loaded_.Add(command.place, missing, losses)) {
-    throw Error(EIO, "the device failed and lost what was loaded");
-  }
-  loaded_nbytes_[command.place] += nbytes;
+  if (!loaded_.Add(command.place, missing, losses)) device_->Unload(checkpoint, missing);
   return Count(missing.size()) + ", " + Grouped(nbytes) + " bytes loaded" +
          Speed(nbytes, watch.seconds()) +
          (meant > missing.size() ? "; " + Count(meant - missing.size()) + " already there" : "");
@@ -141,7 +183,6 @@ std::string DeviceHost::Unload(std::uint32_t place, const std::vector<std::uint3
       place, tensors, [&](std::uint32_t tensor) { return UnitOf(place, tensor); }, kLeasePatience);
   if (!holders.empty()) throw Error(EBUSY, "in use by " + NamesOf(place, tensors, holders));
   const std::uint64_t nbytes = BytesOf(checkpoint, tensors);
-  loaded_nbytes_[place] -= nbytes;
   const std::uint64_t freed = device_->Unload(checkpoint, tensors);
   std::string line = Count(tensors.size()) + ", " + Grouped(nbytes) + " bytes unloaded, " +
                      Grouped(freed) + " freed";
@@ -177,7 +218,7 @@ void DeviceHost::Unlink(const LoadedTensors::Instance& instance, pid_t pid,
 }
 
 std::uint64_t DeviceHost::UnitOf(std::uint32_t place, std::uint32_t tensor) const {
-  return static_cast<std::uint64_t>(place) << 40 | device_->LeaseUnit(CheckpointAt(place), tensor);
+  return Unit(place, device_->LeaseUnit(CheckpointAt(place), tensor));
 }
 
 std::vector<Holder> DeviceHost::FindHolders(std::uint32_t place,
@@ -185,12 +226,14 @@ std::vector<Holder> DeviceHost::FindHolders(std::uint32_t place,
   std::set<std::uint64_t> units;
   for (const std::uint32_t tensor : tensors) units.insert(UnitOf(place, tensor));
   const TensorIndex& index = CheckpointAt(place).index;
-  const std::string folder = "/.devices/" + name() + "/handles/";
   const auto is_meant = [&](const std::string& path) {
-    const std::size_t at = path.rfind(folder);
-    if (at == path.npos) return false;
-    const auto tensor = index.FindFile(std::string_view(path).substr(at + folder.size()));
-    return tensor && units.contains(UnitOf(place, *tensor));
+    if (const auto file = NameBelow("/.devices/" + name() + "/handles/", path)) {
+      const auto tensor = index.FindFile(*file);
+      return tensor && units.contains(UnitOf(place, *tensor));
+    }
+    const auto file = NameBelow("/.devices/" + name() + "/slabs/", path);
+    const auto number = file ? ParseSlabName(*file) : std::nullopt;
+    return number && units.contains(Unit(place, *number));
   };
   std::vector<Holder> found;
   for (const pid_t pid : ProcessesWithOpenFile(mount_device_, is_meant)) {
@@ -231,43 +274,56 @@ void DeviceHost::Read(const LoadedTensors::Instance& instance, std::uint64_t off
 }
 
 std::string DeviceHost::HandleText(const LoadedTensors::Instance& instance) const {
+  return safetensorfs::HandleText(*device_, CheckpointAt(instance.place), instance);
+}
+
+std::optional<LoadedTensors::Instance> DeviceHost::FindInSlab(std::uint32_t place,
+                                                              std::uint64_t number) const {
+  const Checkpoint& checkpoint = CheckpointAt(place);
+  const auto slab = device_->FindSlab(checkpoint, number);
+  if (!slab) return std::nullopt;
+  for (const Slab::Tensor& entry : slab->tensors) {
+    const auto instance = loaded_.Find(place, entry.tensor);
+    // It may have been loaded again meanwhile, elsewhere.
+    if (instance && device_->LeaseUnit(checkpoint, entry.tensor) == number) return instance;
+  }
+  return std::nullopt;
+}
+
+std::shared_ptr<const std::string> DeviceHost::SlabText(
+    const LoadedTensors::Instance& instance) const {
+  const std::uint64_t changes = loaded_.changes();
+  {
+    const std::lock_guard lock(slab_mutex_);
+    if (rendered_slab_.serial == instance.serial && rendered_slab_.changes == changes) {
+      return rendered_slab_.text;
+    }
+  }
   const Checkpoint& checkpoint = CheckpointAt(instance.place);
-  const TensorIndex& index = checkpoint.index;
-  std::string text = "{\"version\":1,\"device\":\"" + name() + "\",\"name\":";
-  AppendJsonString(index.name(instance.tensor), text);
-  text += ",\"dtype\":\"" + std::string(index.dtype(instance.tensor).name) + "\",\"shape\":";
-  AppendShape(index.shape(instance.tensor), text);
-  text += ",\"nbytes\":" + std::to_string(index[instance.tensor].nbytes) +
-          ",\"generation\":" + std::to_string(instance.serial) + "," +
-          device_->HandleFields(checkpoint, instance.tensor) + "}\n";
+  const std::uint64_t number = device_->LeaseUnit(checkpoint, instance.tensor);
+  auto slab = device_->FindSlab(checkpoint, number);
+  if (!slab || !loaded_.FindSerial(instance.serial)) {
+    throw Error(ESTALE, name() + ": load " + std::to_string(instance.serial) + " is gone");
+  }
+  std::erase_if(slab->tensors, [&](const Slab::Tensor& entry) {
+    return !loaded_.Has(instance.place, entry.tensor);
+  });
+  auto text = std::make_shared<const std::string>(
+      safetensorfs::SlabText(*device_, checkpoint, number, *slab));
+  const std::lock_guard lock(slab_mutex_);
+  rendered_slab_ = {instance.serial, changes, text};
   return text;
 }
 
 std::string DeviceHost::InfoText(std::optional<std::uint32_t> place) const {
-  const DeviceInfo info = device_->Info();
-  std::uint64_t tensors = 0;
-  std::uint64_t nbytes = 0;
-  for (std::uint32_t i = 0; i < loaded_nbytes_.size(); ++i) {
+  LoadedTensors::Amount loaded;
+  for (std::uint32_t i = 0; i < source_.checkpoints.size(); ++i) {
     if (place.value_or(i) != i) continue;
-    tensors += loaded_.Count(i);
-    nbytes += loaded_nbytes_[i];
+    const LoadedTensors::Amount total = loaded_.Total(i);
+    loaded.tensors += total.tensors;
+    loaded.nbytes += total.nbytes;
   }
-  std::string text = "{\"name\":\"" + name() + "\"";
-  if (!info.uuid.empty()) text += ",\"uuid\":\"" + info.uuid + "\"";
-  const auto add = [&text](const char* field, std::uint64_t value) {
-    text += std::string(",\"") + field + "\":" + std::to_string(value);
-  };
-  add("total_nbytes", info.total_nbytes);
-  if (info.free_nbytes) {
-    add("free_nbytes", *info.free_nbytes);
-  } else {
-    text += ",\"free_nbytes\":null";
-  }
-  add("loaded_tensors", tensors);
-  add("loaded_nbytes", nbytes);
-  add("held_nbytes", info.held_nbytes);
-  add("leases", loaded_.LeaseCount());
-  return text + "}";
+  return safetensorfs::InfoText(*device_, loaded, loaded_.LeaseCount(), LastFailure());
 }
 
 }  // namespace safetensorfs

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,8 +32,10 @@ struct DeviceCommand {
 /// A device with its queue and what it has loaded of all checkpoints. Thread-safe.
 class DeviceHost {
  public:
-  /// `source` must outlive it.
-  DeviceHost(std::unique_ptr<Device> device, const SourceTree& source);
+  /// `source` must outlive it. `log` is told, from any thread, when the device loses what is
+  /// loaded.
+  DeviceHost(std::unique_ptr<Device> device, const SourceTree& source,
+             std::function<void(const std::string& line)> log);
 
   const std::string& name() const { return device_->name(); }
   bool IsCalled(std::string_view word) const {
@@ -51,7 +54,20 @@ class DeviceHost {
 
   /// The JSON of a handle: the tensor's name, dtype, shape and nbytes and how to attach to it.
   std::string HandleText(const LoadedTensors::Instance& instance) const;
-  /// Takes a lease for a process; nothing if that load is gone.
+
+  /// The numbers of the slabs of a checkpoint, ascending; some may hold nothing that is loaded yet.
+  std::vector<std::uint64_t> SlabNumbers(std::uint32_t place) const {
+    return device_->SlabNumbers(CheckpointAt(place));
+  }
+  /// The load of the first tensor in a slab; nothing where none is loaded. It stands for the
+  /// slab: as long as it is loaded that is where it is, and its lease is one on the slab.
+  std::optional<LoadedTensors::Instance> FindInSlab(std::uint32_t place,
+                                                    std::uint64_t number) const;
+  /// The JSON of the slab that a load is in, with the tensors that are loaded now: the text does
+  /// not change while the slab is leased. Throws Error (ESTALE) where the load is gone.
+  std::shared_ptr<const std::string> SlabText(const LoadedTensors::Instance& instance) const;
+
+  /// Takes a lease on a tensor and its slab for a process; nothing if that load is gone.
   std::optional<std::uint64_t> Lease(const LoadedTensors::Instance& instance, pid_t pid);
   /// Reads back; `reply` gets ESTALE where that load is gone.
   void Read(const LoadedTensors::Instance& instance, std::uint64_t offset, std::uint64_t size,
@@ -60,6 +76,8 @@ class DeviceHost {
   /// The device as JSON: name, uuid, total, free and held bytes, leases, and what is loaded of one
   /// checkpoint or, without a number, of all.
   std::string InfoText(std::optional<std::uint32_t> place) const;
+  /// What was lost when the device failed last: "lost 2 tensors, 48 bytes: the driver died".
+  std::optional<std::string> LastFailure() const;
 
   /// The mount's st_dev, by which its open handles are told from those of other mounts.
   void SetMountDevice(dev_t device) { mount_device_ = device; }
@@ -69,7 +87,9 @@ class DeviceHost {
   std::vector<std::shared_ptr<Job>> Jobs() const { return queue_.Jobs(); }
 
  private:
-  std::string RunLoad(Job& job, const DeviceCommand& command);
+  void Lose(const std::string& reason);
+  std::string Run(Job& job, const DeviceCommand& command);
+  std::string RunLoad(Job& job, const DeviceCommand& command, std::uint64_t losses);
   std::string RunUnload(Job& job, const DeviceCommand& command);
   std::string RunVerify(Job& job, const DeviceCommand& command);
   std::string Unload(std::uint32_t place, const std::vector<std::uint32_t>& tensors);
@@ -83,12 +103,24 @@ class DeviceHost {
     return *source_.checkpoints[place].checkpoint;
   }
 
+  // The text of the slab that was asked for last: reads of one come in many parts.
+  struct RenderedSlab {
+    std::uint64_t serial = 0;
+    std::uint64_t changes = 0;  // LoadedTensors::changes() before it was rendered
+    std::shared_ptr<const std::string> text;
+  };
+
   std::atomic<dev_t> mount_device_ = 0;
   const SourceTree& source_;
+  const std::function<void(const std::string&)> log_;
   LoadedTensors loaded_;
-  std::vector<std::atomic<std::uint64_t>> loaded_nbytes_;  // by place
-  std::unique_ptr<Device> device_;                         // after what it may call back
-  DeviceQueue queue_;                                      // last: its jobs use the rest
+  mutable std::mutex slab_mutex_;  // guards rendered_slab_
+  mutable RenderedSlab rendered_slab_;
+  mutable std::mutex loss_mutex_;  // guards what follows; before LoadedTensors' own
+  std::string last_failure_;
+  std::string loss_reason_;
+  std::unique_ptr<Device> device_;  // after what it may call back
+  DeviceQueue queue_;               // last: its jobs use the rest
 };
 
 }  // namespace safetensorfs

@@ -24,7 +24,7 @@ void Devices::Stop() {
 void Devices::Add(std::unique_ptr<Device> device) {
   const std::size_t number = count_;
   if (number == kMaxCount) return;
-  hosts_[number] = std::make_unique<DeviceHost>(std::move(device), source_);
+  hosts_[number] = std::make_unique<DeviceHost>(std::move(device), source_, log_);
   hosts_[number]->SetMountDevice(mount_device_);
   if (added_) added_(static_cast<std::uint32_t>(number));
   count_.store(number + 1, std::memory_order_release);

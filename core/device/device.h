@@ -36,7 +36,8 @@ struct LoadHints {
   bool is_one_of_several = false;
 };
 
-/// Memory that holds several tensors and can only be freed, and attached, as a whole.
+/// Memory that holds several tensors and can only be freed, and attached, as a whole. Nothing is
+/// added to it after the load that made it.
 struct Slab {
   struct Tensor {
     std::uint32_t tensor;
@@ -68,8 +69,9 @@ class Device {
   virtual void Load(const Checkpoint& checkpoint, std::span<const std::uint32_t> tensors,
                     const LoadHints& hints, Progress& progress, std::stop_token stop) = 0;
 
-  /// Lets go of loaded tensors that nobody uses. Returns the bytes that are free now: less than the
-  /// tensors' where neighbours hold the same memory.
+  /// Lets go of loaded tensors that nobody uses; those that were lost meanwhile it passes over.
+  /// Returns the bytes that are free now: less than the tensors' where neighbours hold the same
+  /// memory.
   virtual std::uint64_t Unload(const Checkpoint& checkpoint,
                                std::span<const std::uint32_t> tensors) = 0;
 
@@ -101,7 +103,8 @@ class Device {
   virtual DeviceInfo Info() const = 0;
 
   /// Called, from any thread, when all that was loaded is gone because the device failed, with a
-  /// sentence that says how. What comes after goes to a device that works again, if it can.
+  /// sentence that says how. A Load, Unload or Verify during which that happens counts as failed,
+  /// and ends after this call. What comes after goes to a device that works again, if it can.
   using Lost = std::function<void(const std::string& reason)>;
   virtual void OnLost(Lost) {}
 };

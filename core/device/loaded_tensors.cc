@@ -4,10 +4,11 @@
 
 namespace safetensorfs {
 
-LoadedTensors::LoadedTensors(std::vector<std::uint32_t> tensor_counts)
+LoadedTensors::LoadedTensors(std::vector<std::uint32_t> tensor_counts, NbytesOf nbytes_of)
     : tensor_counts_(std::move(tensor_counts)),
+      nbytes_of_(std::move(nbytes_of)),
       serials_(tensor_counts_.size()),
-      counts_(tensor_counts_.size()) {}
+      totals_(tensor_counts_.size()) {}
 
 std::uint64_t LoadedTensors::losses() const {
   const std::lock_guard lock(mutex_);
@@ -21,8 +22,12 @@ bool LoadedTensors::Add(std::uint32_t place, std::span<const std::uint32_t> tens
   if (tensors.empty()) return true;
   serials_[place].resize(tensor_counts_[place]);
   loads_.emplace(next_serial_, LoadRecord{place, {tensors.begin(), tensors.end()}, tensors.size()});
-  for (const std::uint32_t tensor : tensors) serials_[place][tensor] = next_serial_++;
-  counts_[place] += tensors.size();
+  for (const std::uint32_t tensor : tensors) {
+    serials_[place][tensor] = next_serial_++;
+    ++totals_[place].tensors;
+    totals_[place].nbytes += nbytes_of_(place, tensor);
+  }
+  ++changes_;
   return true;
 }
 
@@ -54,20 +59,29 @@ std::vector<Holder> LoadedTensors::Remove(
     const auto load = std::prev(loads_.upper_bound(serial));
     if (--load->second.left == 0) loads_.erase(load);
     serial = 0;
-    --counts_[place];
+    --totals_[place].tensors;
+    totals_[place].nbytes -= nbytes_of_(place, tensor);
   }
+  ++changes_;
   return {};
 }
 
-void LoadedTensors::Clear() {
+LoadedTensors::Amount LoadedTensors::Clear() {
   const std::lock_guard lock(mutex_);
   ++losses_;
+  ++changes_;
+  Amount lost;
+  for (const Amount& total : totals_) {
+    lost.tensors += total.tensors;
+    lost.nbytes += total.nbytes;
+  }
   for (auto& serials : serials_) std::ranges::fill(serials, 0);
-  std::ranges::fill(counts_, 0);
+  std::ranges::fill(totals_, Amount());
   loads_.clear();
   leases_.clear();
   leased_units_.clear();
   released_.notify_all();
+  return lost;
 }
 
 bool LoadedTensors::Has(std::uint32_t place, std::uint32_t tensor) const {
@@ -109,9 +123,14 @@ std::optional<LoadedTensors::Instance> LoadedTensors::Next(std::uint32_t place,
   return std::nullopt;
 }
 
-std::uint64_t LoadedTensors::Count(std::uint32_t place) const {
+LoadedTensors::Amount LoadedTensors::Total(std::uint32_t place) const {
   const std::lock_guard lock(mutex_);
-  return counts_[place];
+  return totals_[place];
+}
+
+std::uint64_t LoadedTensors::changes() const {
+  const std::lock_guard lock(mutex_);
+  return changes_;
 }
 
 std::optional<std::uint64_t> LoadedTensors::Lease(std::uint64_t serial, std::uint64_t unit,

@@ -32,8 +32,15 @@ class LoadedTensors {
     std::uint32_t tensor;
   };
 
-  /// `tensor_counts`: how many tensors each checkpoint has.
-  explicit LoadedTensors(std::vector<std::uint32_t> tensor_counts);
+  struct Amount {
+    std::uint64_t tensors = 0;
+    std::uint64_t nbytes = 0;
+    bool operator==(const Amount&) const = default;
+  };
+
+  using NbytesOf = std::function<std::uint64_t(std::uint32_t place, std::uint32_t tensor)>;
+  /// `tensor_counts`: how many tensors each checkpoint has; `nbytes_of`: the size of one in bytes.
+  LoadedTensors(std::vector<std::uint32_t> tensor_counts, NbytesOf nbytes_of);
 
   /// How often everything was lost; ask before a load.
   std::uint64_t losses() const;
@@ -46,15 +53,18 @@ class LoadedTensors {
   std::vector<Holder> Remove(std::uint32_t place, std::span<const std::uint32_t> tensors,
                              const std::function<std::uint64_t(std::uint32_t)>& unit_of,
                              std::chrono::milliseconds patience);
-  /// Forgets everything, leases too: the device lost it.
-  void Clear();
+  /// Forgets everything, leases too: the device lost it. Returns how much that was.
+  Amount Clear();
 
   bool Has(std::uint32_t place, std::uint32_t tensor) const;
   std::optional<Instance> Find(std::uint32_t place, std::uint32_t tensor) const;
   std::optional<Instance> FindSerial(std::uint64_t serial) const;
   /// The first loaded tensor of a checkpoint numbered `from` or higher.
   std::optional<Instance> Next(std::uint32_t place, std::uint32_t from) const;
-  std::uint64_t Count(std::uint32_t place) const;
+  /// What is loaded of a checkpoint.
+  Amount Total(std::uint32_t place) const;
+  /// Grows whenever something is loaded, removed or lost.
+  std::uint64_t changes() const;
 
   /// Takes a lease on the unit of a loaded tensor; nothing if that load is gone. Give it back with
   /// Release.
@@ -78,12 +88,14 @@ class LoadedTensors {
 
   mutable std::mutex mutex_;  // guards all
   std::condition_variable released_;
-  std::vector<std::uint32_t> tensor_counts_;
+  const std::vector<std::uint32_t> tensor_counts_;
+  const NbytesOf nbytes_of_;
   std::vector<std::vector<std::uint64_t>> serials_;  // by place and tensor; 0: not loaded
-  std::vector<std::uint64_t> counts_;                // loaded, by place
+  std::vector<Amount> totals_;                       // by place
   std::map<std::uint64_t, LoadRecord> loads_;        // by first serial
   std::uint64_t next_serial_ = 1;
   std::uint64_t losses_ = 0;
+  std::uint64_t changes_ = 0;
   std::unordered_map<std::uint64_t, LeaseInfo> leases_;
   std::unordered_map<std::uint64_t, std::uint64_t> leased_units_;  // unit -> leases
   std::uint64_t next_lease_ = 1;

@@ -43,8 +43,10 @@ enum class NodeKind : std::uint8_t {
   kDeviceFolder,
   kDataFolder,
   kHandlesFolder,
+  kSlabsFolder,
   kDataFile,
   kHandleFile,
+  kSlabFile,
 };
 
 struct Node {

@@ -54,7 +54,8 @@ def test_what_is_not_loaded_is_not_there(model):
     mounted, _ = model
     assert os.listdir(data_of(mounted)) == os.listdir(mounted / ".devices/cpu/handles") == []
     command(mounted, "load cpu t1")
-    assert sorted(os.listdir(mounted / ".devices/cpu")) == ["data", "handles", "info"]
+    assert os.listdir(mounted / ".devices/cpu/slabs") == []
+    assert sorted(os.listdir(mounted / ".devices/cpu")) == ["data", "handles", "info", "slabs"]
     for below in (
         "data/t2",
         "handles/t2",
@@ -63,6 +64,8 @@ def test_what_is_not_loaded_is_not_there(model):
         "data/.control",
         "nothing",
         "data/t1/x",
+        "slabs/0",
+        "slabs/t1",
     ):
         with pytest.raises((FileNotFoundError, NotADirectoryError)):
             os.stat(mounted / ".devices/cpu" / below)
@@ -224,6 +227,7 @@ def test_data_can_not_be_written_created_or_renamed(model):
         lambda: os.link(one, new), lambda: os.symlink("x", new), lambda: os.mkdir(new),
         lambda: os.chmod(one, 0o777), lambda: os.rename(data_file(mounted, "t2"), one),
         lambda: os.unlink(handle_of(mounted, "t1")),
+        lambda: os.mkdir(mounted / ".devices/cpu/slabs/1"),
         lambda: os.unlink(mounted / ".devices/cpu/info"), lambda: os.rmdir(data_of(mounted)),
         lambda: os.rmdir(mounted / ".devices"), lambda: os.unlink(mounted / "t1"),
         lambda: os.open(mounted / ".devices/cpu/info", os.O_WRONLY),

@@ -222,7 +222,7 @@ def test_a_descriptor_that_was_handed_on_names_who_has_it(model):
 
 def test_a_mapping_of_a_handle_is_a_lease_like_its_descriptor(model):
     with open(handle_of(model, "wte"), "rb") as file:
-        mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        mapping = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
     assert json.loads(mapping[:])["name"] == "wte"
     assert_held_by(model, os.getpid())
     mapping.close()
@@ -295,12 +295,13 @@ def modes_of(mounted):
         "cpu": mode_of(devices / "cpu"), "info": mode_of(devices / "cpu/info"),
         "data": mode_of(devices / "cpu/data"), "data file": mode_of(devices / "cpu/data/wte"),
         "handles": mode_of(devices / "cpu/handles"), "handle": mode_of(devices / "cpu/handles/wte"),
+        "slabs": mode_of(devices / "cpu/slabs"),
     }  # fmt: skip
 
 
 MODES = {
     "control": 0o600, "devices": 0o555, "cpu": 0o555, "info": 0o444, "data": 0o755,
-    "data file": 0o644, "handles": 0o555, "handle": 0o400,
+    "data file": 0o644, "handles": 0o555, "handle": 0o400, "slabs": 0o555,
 }  # fmt: skip
 
 

@@ -53,7 +53,9 @@ class TestRequest : public ControlRequest {
 
 /// A mounted file of tensors h.0 to h.3, with two test devices and those that a finder finds.
 struct ControlFixture {
-  explicit ControlFixture(DeviceFinder finder = {}) : devices(*source, std::move(finder)) {
+  explicit ControlFixture(DeviceFinder finder = {})
+      : devices(*source, std::move(finder),
+                [this](const std::string& line) { log += line + '\n'; }) {
     auto devices_in = {&slow, &other};
     for (TestDevice** device : devices_in) {
       auto owned = std::make_unique<TestDevice>(device == &slow ? "slow" : "other");
@@ -91,6 +93,7 @@ struct ControlFixture {
   TemporaryFolder folder;
   Problems problems;
   std::unique_ptr<SourceTree> source = OpenSource(folder.Write("m", File()), problems);
+  std::string log;  // of losses
   TestDevice* slow = nullptr;
   TestDevice* other = nullptr;
   Devices devices;

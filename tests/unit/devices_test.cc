@@ -197,7 +197,7 @@ TEST_CASE("A writer who wants to end does not wait for the finder") {
   CHECK(fixture.session->report() == "load gpu: cancelled before it began\n");
   finder.Answer({"gpu"});
   Lookup(fixture.devices, Search::kOnce).Await();
-  CHECK(fixture.devices.Find("gpu")->loaded().Count(0) == 0);
+  CHECK(fixture.devices.Find("gpu")->loaded().Total(0).tensors == 0);
   CHECK(fixture.slow->loads() == 0);
 }
 

@@ -10,6 +10,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// A tensor's number is its size too.
+std::uint64_t NbytesOf(std::uint32_t, std::uint32_t tensor) { return tensor; }
+
 std::uint64_t OwnUnit(std::uint32_t tensor) { return tensor; }
 
 std::vector<Holder> Remove(LoadedTensors& loaded, std::vector<std::uint32_t> tensors,
@@ -20,7 +23,7 @@ std::vector<Holder> Remove(LoadedTensors& loaded, std::vector<std::uint32_t> ten
 }  // namespace
 
 TEST_CASE("Every load has serial numbers of its own, which lead to it until it is removed") {
-  LoadedTensors loaded({10, 10});
+  LoadedTensors loaded({10, 10}, NbytesOf);
   loaded.Add(0, std::vector<std::uint32_t>{2, 5, 7});
   loaded.Add(1, std::vector<std::uint32_t>{5});
   const auto five = loaded.Find(0, 5);
@@ -33,7 +36,7 @@ TEST_CASE("Every load has serial numbers of its own, which lead to it until it i
 
   CHECK(Remove(loaded, {5}).empty());
   CHECK_FALSE(loaded.FindSerial(five->serial));
-  CHECK(loaded.Count(0) == 2);
+  CHECK(loaded.Total(0).tensors == 2);
   loaded.Add(0, std::vector<std::uint32_t>{5});
   CHECK(loaded.Find(0, 5)->serial != five->serial);
   CHECK_FALSE(loaded.FindSerial(five->serial));
@@ -44,7 +47,7 @@ TEST_CASE("Every load has serial numbers of its own, which lead to it until it i
 }
 
 TEST_CASE("A lease keeps its unit, and ends with its release") {
-  LoadedTensors loaded({10});
+  LoadedTensors loaded({10}, NbytesOf);
   loaded.Add(0, std::vector<std::uint32_t>{1, 2});
   const auto lease = loaded.Lease(loaded.Find(0, 1)->serial, OwnUnit(1), {42, "client"});
   REQUIRE(lease);
@@ -52,7 +55,7 @@ TEST_CASE("A lease keeps its unit, and ends with its release") {
   REQUIRE(holders.size() == 1);
   CHECK(holders[0].pid == 42);
   CHECK(holders[0].program == "client");
-  CHECK(loaded.Count(0) == 2);
+  CHECK(loaded.Total(0).tensors == 2);
   CHECK(Remove(loaded, {2}).empty());
   loaded.Release(*lease);
   CHECK(Remove(loaded, {1}).empty());
@@ -60,7 +63,7 @@ TEST_CASE("A lease keeps its unit, and ends with its release") {
 }
 
 TEST_CASE("Removing waits for a lease that is about to end") {
-  LoadedTensors loaded({10});
+  LoadedTensors loaded({10}, NbytesOf);
   loaded.Add(0, std::vector<std::uint32_t>{1});
   const auto lease = loaded.Lease(loaded.Find(0, 1)->serial, OwnUnit(1), {42, "client"});
   std::thread releasing([&] { loaded.Release(*lease); });
@@ -69,11 +72,11 @@ TEST_CASE("Removing waits for a lease that is about to end") {
 }
 
 TEST_CASE("Clearing forgets tensors and leases") {
-  LoadedTensors loaded({10});
+  LoadedTensors loaded({10}, NbytesOf);
   loaded.Add(0, std::vector<std::uint32_t>{1});
   const std::uint64_t serial = loaded.Find(0, 1)->serial;
   const auto lease = loaded.Lease(serial, OwnUnit(1), {42, "client"});
-  loaded.Clear();
+  CHECK(loaded.Clear() == LoadedTensors::Amount{1, 1});
   CHECK(loaded.LeaseCount() == 0);
   loaded.Release(*lease);
   CHECK_FALSE(loaded.FindSerial(serial));
@@ -83,7 +86,26 @@ TEST_CASE("Clearing forgets tensors and leases") {
   CHECK(loaded.Find(0, 1)->serial != serial);
   loaded.Clear();
   CHECK(Remove(loaded, {1}).empty());
-  CHECK(loaded.Count(0) == 0);
+  CHECK(loaded.Total(0).tensors == 0);
+}
+
+TEST_CASE("What is loaded is counted by checkpoint") {
+  using Amount = LoadedTensors::Amount;
+  LoadedTensors loaded({10, 10}, NbytesOf);
+  const std::uint64_t before = loaded.changes();
+  loaded.Add(0, std::vector<std::uint32_t>{2, 5, 7});
+  loaded.Add(1, std::vector<std::uint32_t>{5});
+  CHECK(loaded.Total(0) == Amount{3, 14});
+  CHECK(loaded.Total(1) == Amount{1, 5});
+  const std::uint64_t between = loaded.changes();
+  CHECK(between > before);
+  CHECK(Remove(loaded, {5, 3}).empty());
+  CHECK(loaded.Total(0) == Amount{2, 9});
+  CHECK(loaded.changes() > between);
+  const std::uint64_t after = loaded.changes();
+  CHECK(loaded.Clear() == Amount{3, 14});
+  CHECK(loaded.Total(1) == Amount{});
+  CHECK(loaded.changes() > after);
 }
 
 }  // namespace safetensorfs
