@@ -3,7 +3,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <string>
+
 #include "configuration.h"
+#include "stop.h"
 
 namespace simulated_cuda {
 namespace {
@@ -40,9 +43,10 @@ CUresult Happen(Driver& driver, const Fault& fault) {
 
 }  // namespace
 
-void CountOldAbiCall() {
+void StopAtOtherAbi(const char* name) {
   Driver& driver = Driver::Get();
   if (driver.has_simulation()) driver.state().Add(Counter::kOldAbiCalls);
+  Stop(std::string(name) + " was called, which is not the ABI to call");
 }
 
 Queue* FindQueue(Driver& driver, Context& context, CUstream handle) {

@@ -74,7 +74,7 @@ CUresult CopyText(const std::string& text, char* to, int bytes) {
   return CUDA_SUCCESS;
 }
 
-// What the first device has that a program may ask for; anything else is 0.
+// What a program may ask for, as of a large GPU; anything else is 0.
 int Attribute(CUdevice_attribute attribute, const DeviceSettings& settings, size_t device) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
@@ -182,11 +182,13 @@ SIMULATED_CUDA_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribu
                                                     CUdevice device) {
   return OnDevice(
       "cuDeviceGetAttribute", Needs::kDriver, device, [&](Driver& driver, Context& context) {
-        if (value == nullptr || attribute <= 0 || attribute > 1000) {
+        // A caller's number need not be one of the enumeration's.
+        auto code = static_cast<int>(attribute);
+        if (value == nullptr || code <= 0 || code > 1000) {
           return CUDA_ERROR_INVALID_VALUE;
         }
         const auto& chosen = driver.configuration().attributes;
-        auto found = chosen.find(static_cast<int>(attribute));
+        auto found = chosen.find(code);
         size_t number = context.device();
         *value = found != chosen.end() ? found->second
                                        : Attribute(attribute, driver.settings(number), number);

@@ -3,26 +3,12 @@
 // that this program supports. Calling one is a mistake that shall be seen, so it aborts.
 //
 // <cuda.h>, which gives some of these names other signatures, is not included here.
-#include <string>
-
 #include "stop.h"
 
-namespace simulated_cuda {
-
-void CountOldAbiCall();
-
-namespace {
-
-[[noreturn]] void Refuse(const char* name) {
-  CountOldAbiCall();
-  Stop(std::string(name) + " was called, which is not the ABI to call");
-}
-
-}  // namespace
-}  // namespace simulated_cuda
-
-#define SIMULATED_CUDA_REFUSE(name) \
-  extern "C" __attribute__((visibility("default"))) void name() { simulated_cuda::Refuse(#name); }
+#define SIMULATED_CUDA_REFUSE(name)                               \
+  extern "C" __attribute__((visibility("default"))) void name() { \
+    simulated_cuda::StopAtOtherAbi(#name);                        \
+  }
 
 SIMULATED_CUDA_REFUSE(cuDeviceGetUuid)
 SIMULATED_CUDA_REFUSE(cuDeviceTotalMem)

@@ -1,7 +1,7 @@
 """Streams, events and what copies may and may not touch."""
 
 import pytest
-from conftest import MIB, refused, run_python
+from support import MIB, refused, run_python
 
 NOT_READY = 600
 

@@ -2,7 +2,7 @@
 
 import signal
 
-from conftest import MIB, refused
+from support import MIB, refused
 
 
 def started(process):

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import MIB, refused
+from support import MIB, refused
 
 OTHER_USER = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import CONTEXT, MIB, refused, run_python, start_python
+from support import CONTEXT, MIB, refused, run_python, start_python
 
 def test_exports_every_name_that_it_counts_and_no_others():
     header = (Path(__file__).parent / "symbol.h").read_text()
