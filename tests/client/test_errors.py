@@ -104,10 +104,13 @@ def test_an_index_that_is_not_ours(folder, text, sentence):
     assert str(caught.value) == f"{folder}: {sentence}"
 
 
-@pytest.mark.parametrize("device", ["cuda:0", "cuda", "CPU", ""])
+@pytest.mark.parametrize("device", ["cuda", "cuda:", "cuda:x", "CPU", "GPU-0", ""])
 def test_devices_that_this_version_lacks(folder, mounting, device):
     mounted = mounting(write(folder / "m.safetensors", [tensor("a")]).path)
-    sentence = f"device '{device}' is not supported by this version, which attaches to cpu only"
+    sentence = (
+        f"device '{device}' is not supported by this version, which attaches to cpu and cuda:N "
+        "(cuda:0, cuda:1, ...) only"
+    )
     for attempt in lambda: load_file(mounted, device), lambda: Mount(mounted).attach(device, "a"):
         with pytest.raises(ValueError) as caught:
             attempt()

@@ -7,7 +7,9 @@
         print(mount.load("cpu", "h.*"))                     # returns when it is in memory
         weight = mount.attach("cpu", "h.0.ln_1.weight")     # leased until it dies
 
-Needs NumPy only; PyTorch where framework="pt" asks for it. On the command line: safetensorfsctl.
+    tensors = safetensorfs.load_file("/mnt/model", "cuda:0")    # {name: torch.Tensor}, no copies
+
+Needs NumPy only; PyTorch or CuPy where they are asked for. On the command line: safetensorfsctl.
 """
 
 from .errors import CommandError, MountError

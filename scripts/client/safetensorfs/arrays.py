@@ -48,7 +48,7 @@ class NumpyArrays:
                 return np.ndarray(tensor["nbytes"], np.uint8, buffer, offset)
             return np.ndarray(tensor["shape"], dtype, buffer, offset)
         except ValueError as error:
-            raise _impossible(tensor, "NumPy", error) from None
+            raise impossible(tensor, "NumPy", error) from None
 
 
 class TorchTensors:
@@ -75,15 +75,15 @@ class TorchTensors:
         Made by way of NumPy, which takes half the time of torch.frombuffer and reshaping.
         """
         try:
-            numpy_type, torch_type = self._types[tensor["dtype"]]
+            numpy_type, viewed_as = self._types[tensor["dtype"]]
             if numpy_type is None:
                 return self._packed(tensor, buffer, offset)
             made = self._torch.from_numpy(np.ndarray(tensor["shape"], numpy_type, buffer, offset))
-            return made if torch_type is None else made.view(torch_type)
+            return made if viewed_as is None else made.view(viewed_as)
         except ValueError as error:
             if tensor["nbytes"] == 0:
                 return self._empty(tensor)
-            raise _impossible(tensor, "PyTorch", error) from None
+            raise impossible(tensor, "PyTorch", error) from None
 
     def _empty(self, tensor):
         """What NumPy finds too large: it multiplies the other dimensions of an empty shape."""
@@ -91,28 +91,20 @@ class TorchTensors:
             dtype = getattr(self._torch, TORCH_TYPES[tensor["dtype"]])
             return self._torch.empty(tensor["shape"], dtype=dtype)
         except (AttributeError, KeyError, RuntimeError) as error:
-            raise _impossible(tensor, "PyTorch", error) from None
+            raise impossible(tensor, "PyTorch", error) from None
 
     def _type(self, name):
         """(type of the NumPy array, type to view it as or None)."""
         if name in PACKED:
             return None, None
-        if name not in TORCH_TYPES:
-            raise ValueError(f"this version knows no dtype {name}")
-        torch_type = getattr(self._torch, TORCH_TYPES[name], None)
-        if torch_type is None:
-            raise ValueError(f"PyTorch {self._torch.__version__} has no {TORCH_TYPES[name]}")
+        found = torch_type(self._torch, name)
         if name in ML_TYPES:
-            return np.dtype({"|V1": "|u1", "|V2": "<i2"}[NUMPY_TYPES[name]]), torch_type
+            return np.dtype({"|V1": "|u1", "|V2": "<i2"}[NUMPY_TYPES[name]]), found
         return np.dtype(NUMPY_TYPES[name]), None
 
     def _packed(self, tensor, buffer, offset):
-        shape = tensor["shape"]
-        pairs = getattr(self._torch, "float4_e2m1fn_x2", None)
-        if tensor["dtype"] == "F4" and pairs is not None and shape and shape[-1] % 2 == 0:
-            halved = (*shape[:-1], shape[-1] // 2)
-            return self._torch.from_numpy(np.ndarray(halved, np.uint8, buffer, offset)).view(pairs)
-        return self._torch.from_numpy(np.ndarray(tensor["nbytes"], np.uint8, buffer, offset))
+        dtype, shape = packed_form(self._torch, tensor)
+        return self._torch.from_numpy(np.ndarray(shape, np.uint8, buffer, offset)).view(dtype)
 
 
 FRAMEWORKS = {"np": NumpyArrays, "pt": TorchTensors}
@@ -152,7 +144,28 @@ def _numpy_type(name):
     return np.dtype(NUMPY_TYPES[name])
 
 
-def _impossible(tensor, library, error):
+def torch_type(torch, name):
+    """PyTorch's type for a dtype that is none of PACKED; ValueError where it has none."""
+    if name not in TORCH_TYPES:
+        raise ValueError(f"this version knows no dtype {name}")
+    found = getattr(torch, TORCH_TYPES[name], None)
+    if found is None:
+        raise ValueError(f"PyTorch {torch.__version__} has no {TORCH_TYPES[name]}")
+    return found
+
+
+def packed_form(torch, tensor):
+    """(type, shape) of a PyTorch tensor of a dtype of PACKED; ValueError for any other."""
+    if tensor["dtype"] not in PACKED:
+        raise ValueError(f"this version knows no dtype {tensor['dtype']}")
+    shape, pairs = tensor["shape"], getattr(torch, "float4_e2m1fn_x2", None)
+    if tensor["dtype"] == "F4" and pairs is not None and shape and shape[-1] % 2 == 0:
+        return pairs, [*shape[:-1], shape[-1] // 2]
+    return torch.uint8, [tensor["nbytes"]]
+
+
+def impossible(tensor, library, error):
+    """The error for a tensor that a library has no type or no shape for."""
     return ValueError(
         f"tensor {tensor['name']!r}, {tensor['dtype']} {tensor['shape']}: {library} cannot hold "
         f"it: {error}"

@@ -1,22 +1,27 @@
 """Which devices this client can attach to.
 
-A device is a module with two functions:
+A kind of device is a module with two functions:
 
-    load_all(folder, arrays) -> {name: array}: all tensors of a mount
-    attach(folder, tensor, handle, sources, arrays) -> (array, owner): the loaded tensor that a
-        handle describes. The lease on it is kept until owner has died; None keeps none.
+    load_all(folder, device, framework) -> {name: array}: all tensors of a mount
+    attach(folder, device, tensor, sources, framework) -> (array, Attachment): a loaded tensor, of
+        which tensor is the TensorInfo, leased until its last view has died; the Attachment is None
+        for a tensor without bytes, which needs no lease.
+
+framework is the user's word, or None; sources are those of .index.json by path.
 """
 
-from . import cpu
+import re
 
-MODULES = {"cpu": cpu}
+from . import cpu, cuda
 
 
 def module_of(device):
     """The module of a device spelled as PyTorch spells it; ValueError where there is none."""
-    if device not in MODULES:
-        raise ValueError(
-            f"device {device!r} is not supported by this version, which attaches to "
-            f"{', '.join(MODULES)} only"
-        )
-    return MODULES[device]
+    if device == "cpu":
+        return cpu
+    if re.fullmatch("cuda:[0-9]+", device):
+        return cuda
+    raise ValueError(
+        f"device {device!r} is not supported by this version, which attaches to cpu and cuda:N "
+        "(cuda:0, cuda:1, ...) only"
+    )

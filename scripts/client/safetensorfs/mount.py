@@ -4,13 +4,12 @@ import contextlib
 import errno
 import json
 import os
+import threading
 
 from . import control
-from .arrays import arrays_of
 from .devices import module_of
 from .errors import MountError
 from .index import TensorInfo, check_folder, read_file, read_index
-from .lease import hold
 from .progress import Progress
 
 
@@ -23,8 +22,9 @@ class Mount:
 
     Patterns are globs over tensor names or file names, one string or several: `*` (dots and
     slashes too), `?` and `[...]`, everything else stands for itself. names are tensor names,
-    whatever characters they hold. A device is "cpu"; load takes several with commas between
-    them. Commands return the daemon's report and raise CommandError with its sentence.
+    whatever characters they hold. A device is "cpu" or one of the daemon's "cuda:N"; load takes
+    several with commas between them. Commands return the daemon's report and raise CommandError
+    with its sentence.
 
     Methods may be called from several threads at once; only close() must be the last one.
     Ctrl-C cancels a command that runs in the main thread; in other threads it runs to its end,
@@ -36,7 +36,7 @@ class Mount:
         self.path = os.fsdecode(path)
         check_folder(self.path)
         self._index = None
-        self._leases = {}  # descriptor -> finalizer
+        self._attachments, self._prune_at, self._lock = [], 64, threading.Lock()
         self._closed = False
 
     def __enter__(self):
@@ -94,27 +94,21 @@ class Mount:
         """A loaded tensor where it is, without a copy: an array as load_file() makes them.
 
         It holds a lease: until the array and all views of it have died, the daemon unloads it
-        for nobody. In a forked child the array stays valid, the lease is the parent's. Costs one
-        mapping and two descriptors per tensor. MountError where it is not loaded.
+        for nobody. MountError where it is not loaded.
+
+        On cpu it costs one mapping and two descriptors per tensor, and in a forked child the array
+        stays valid, while the lease is the parent's. On cuda, tensors that the daemon keeps in one
+        slab share one opened memory and one descriptor, which are closed when the last of them has
+        died; in a forked child they are unusable, as all of CUDA is.
         """
-        module, arrays = module_of(device), arrays_of(framework)
+        module = module_of(device)
         self._check_open()
         tensor = self._tensors().get(name)
         if tensor is None:
             raise MountError(errno.ENOENT, f"holds no tensor {name!r}", self.path)
-        descriptor = self._open_handle(device, tensor)
-        try:
-            with open(descriptor, "rb", buffering=0, closefd=False) as file:
-                handle = json.loads(file.readall())
-            array, owner = module.attach(self.path, tensor, handle, self._sources(), arrays)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if owner is None:
-            os.close(descriptor)
-        else:
-            # A number that is used again replaces a lease that has ended.
-            self._leases[descriptor] = hold(descriptor, owner)
+        array, attachment = module.attach(self.path, device, tensor, self._sources(), framework)
+        if attachment is not None:
+            self._remember(attachment)
         return array
 
     def close(self):
@@ -124,8 +118,16 @@ class Mount:
         Closing twice is allowed.
         """
         self._closed, self._index = True, None
-        self._leases = {fd: lease for fd, lease in self._leases.items() if lease.alive}
-        return len(self._leases)
+        self._attachments = [a for a in self._attachments if a.alive]
+        return len(self._attachments)
+
+    def _remember(self, attachment):
+        """Forgets the dead whenever there are twice as many as were alive last time."""
+        with self._lock:
+            self._attachments.append(attachment)
+            if len(self._attachments) >= self._prune_at:
+                alive = [a for a in self._attachments if a.alive]
+                self._attachments, self._prune_at = alive, max(64, 2 * len(alive))
 
     def _check_open(self):
         if self._closed:
@@ -176,20 +178,3 @@ class Mount:
         """Commands take file names too, in which NUL is escaped."""
         tensor = self._tensors().get(name) if "\0" in name else None
         return tensor.path if tensor else name
-
-    def _open_handle(self, device, tensor):
-        path = os.path.join(self.path, ".devices", device, "handles", tensor.path)
-        try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            sentence = f"handle of {tensor.name!r} on {device}: {error.strerror}"
-            if error.errno == errno.ENOENT:
-                sentence = (
-                    f"tensor {tensor.name!r} is not loaded on {device}; load it first: "
-                    f"{self!r}.load({device!r}, names=[{tensor.name!r}])"
-                )
-            elif error.errno == errno.EACCES:
-                sentence += (
-                    "; only the user who mounted it attaches, and the group given with -o gid="
-                )
-            raise MountError(error.errno, sentence, self.path) from None
