@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ import time
 import numpy
 
 from checkpoints import DTYPE_BITS
-from daemon import DEADLINE, REPOSITORY
+from daemon import DEADLINE, REPOSITORY, run
 
 CLIENT = REPOSITORY / "scripts/client"
 
@@ -35,6 +36,34 @@ def environment(**variables):
 
 def python(*words):
     return (sys.executable, *words)
+
+
+TOOL = python("-m", "safetensorfs.command_line")
+
+
+def ctl(*words, **options):
+    return run(*TOOL, *words, env=environment(), **options)
+
+
+def on_terminal(*words):
+    """(exit status, everything that the terminal was sent)."""
+    master, slave = pty.openpty()
+    child = subprocess.Popen(
+        [os.fspath(word) for word in (*TOOL, *words)],
+        stdin=slave, stdout=slave, stderr=slave, env=environment(TERM="xterm"),
+    )  # fmt: skip
+    os.close(slave)
+    shown = b""
+    try:
+        while True:
+            try:
+                chunk = os.read(master, 1 << 16)
+            except OSError:  # EIO: nobody holds the other end any more
+                break
+            shown += chunk
+    finally:
+        os.close(master)
+    return child.wait(DEADLINE), shown.decode()
 
 
 def open_descriptors():
@@ -67,12 +96,12 @@ def write_holes(path, nbytes):
     return path
 
 
-def signal_during_load(mounted, command, number):
+def signal_during_load(mounted, command, number, device="cpu"):
     """Runs a command that loads, signals it while it does. Returns (exit status, stdout, stderr).
 
     A load may end before the signal comes: then it is unloaded and the command runs again.
     """
-    data = mounted / ".devices/cpu/data"
+    data = mounted / ".devices" / device / "data"
     for _ in range(20):
         child = subprocess.Popen(
             [os.fspath(word) for word in command], env=environment(), text=True,

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -11,36 +10,8 @@ import time
 import pytest
 
 from checkpoints import tensor, write
-from daemon import DEADLINE, run
-from expected import environment, python, signal_during_load, write_holes
-
-TOOL = python("-m", "safetensorfs.command_line")
-
-
-def ctl(*words, **options):
-    return run(*TOOL, *words, env=environment(), **options)
-
-
-def on_terminal(*words):
-    """(exit status, everything that the terminal was sent)."""
-    master, slave = pty.openpty()
-    child = subprocess.Popen(
-        [os.fspath(word) for word in (*TOOL, *words)],
-        stdin=slave, stdout=slave, stderr=slave, env=environment(TERM="xterm"),
-    )  # fmt: skip
-    os.close(slave)
-    shown = b""
-    try:
-        while True:
-            try:
-                chunk = os.read(master, 1 << 16)
-            except OSError:  # EIO: nobody holds the other end any more
-                break
-            shown += chunk
-    finally:
-        os.close(master)
-    return child.wait(DEADLINE), shown.decode()
-
+from daemon import DEADLINE
+from expected import TOOL, ctl, environment, on_terminal, signal_during_load, write_holes
 
 @pytest.fixture
 def model(folder, mounting):

@@ -13,7 +13,7 @@ DESCRIPTION = """\
 Loads tensors of a mounted safetensors file into a device's memory, and lets go of them.
 
   safetensorfsctl load /mnt/model cpu 'h.*'       returns when they are loaded
-  safetensorfsctl load /mnt/model cpu '*'         everything; what is there already is skipped
+  safetensorfsctl load /mnt/model cuda:0 '*'      everything; what is there already is skipped
   safetensorfsctl verify /mnt/model cpu           compares what is loaded with the source
   safetensorfsctl unload /mnt/model cpu 'h.1?.*'
   safetensorfsctl status /mnt/model
@@ -37,7 +37,7 @@ def parse_arguments(words):
         command.set_defaults(run=run)
         command.add_argument("mount", metavar="MOUNT", help="a mount, or a STEM.tensors in one")
         if patterns:
-            command.add_argument("device", metavar="DEVICE", help="such as cpu")
+            command.add_argument("device", metavar="DEVICE", help="such as cpu, cuda:0")
             command.add_argument(
                 "patterns", metavar="PATTERN", nargs=patterns, help="a glob over tensor names"
             )
