@@ -21,8 +21,8 @@ struct CudaDeviceOptions {
   std::optional<Identity> identity;
   /// A call into the driver that takes longer hangs, and costs the worker its life.
   std::chrono::milliseconds call_limit{30000};
-  /// The same for a job that goes on after it was cancelled.
-  std::chrono::milliseconds cancel_limit{5000};
+  /// How long a cancelled job is waited for.
+  std::chrono::milliseconds cancel_limit{2000};
   /// How long a worker without slabs lives.
   std::chrono::milliseconds idle_limit{5000};
 };

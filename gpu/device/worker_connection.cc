@@ -7,6 +7,19 @@
 #include "core/base/error.h"
 
 namespace safetensorfs {
+namespace {
+
+std::vector<std::uint64_t> SlabsOf(const LoadJob& job) {
+  std::vector<std::uint64_t> numbers;
+  for (const SlabSize& slab : job.slabs) numbers.push_back(slab.number);
+  return numbers;
+}
+template <typename Job>
+std::vector<std::uint64_t> SlabsOf(const Job&) {
+  return {};
+}
+
+}  // namespace
 
 WorkerConnection::WorkerConnection(const Options& options, Ended ended)
     : cancel_limit_(options.cancel_limit),
@@ -69,7 +82,9 @@ Done WorkerConnection::Run(MessageKind kind, Job job, Progress* progress, std::s
     const std::lock_guard lock(mutex_);
     if (end_) throw Error(EIO, *end_);
     job.id = next_id_++;
-    pending_[job.id].progress = progress;
+    Pending& pending = pending_[job.id];
+    pending.progress = progress;
+    pending.slabs = SlabsOf(job);
   }
   try {
     channel_.Send(static_cast<std::uint32_t>(kind), Encode(job));
@@ -99,12 +114,10 @@ Done WorkerConnection::Await(std::uint64_t id, std::stop_token stop) {
     }
     lock.lock();
     if (!changed_.wait_for(lock, cancel_limit_, is_done)) {
-      lock.unlock();
-      Break("did not cancel a job in " + std::to_string(cancel_limit_.count() / 1000) + " s");
-      lock.lock();
-      changed_.wait(lock, is_done);
-      pending.done->error = EINTR;
-      pending.done->reason = "cancelled; " + pending.done->reason;
+      // Not killed: that would cost everything else that is loaded.
+      pending.is_abandoned = true;
+      pending.progress = nullptr;
+      throw Error(EINTR, "cancelled; the worker has not let go of it yet");
     }
   }
   Done done = std::move(*pending.done);
@@ -177,13 +190,9 @@ void WorkerConnection::Take(const Frame& frame) {
       memory_ = Decode<MemoryNow>(frame.body);
       return;
     }
-    case MessageKind::kDone: {
-      auto message = Decode<Done>(frame.body);
-      const std::lock_guard lock(mutex_);
-      const auto at = pending_.find(message.id);
-      if (at != pending_.end()) at->second.done = std::move(message);
+    case MessageKind::kDone:
+      Finish(Decode<Done>(frame.body));
       break;
-    }
     case MessageKind::kLost: {
       const std::lock_guard lock(mutex_);
       last_words_ = Decode<Lost>(frame.body).reason;
@@ -193,6 +202,27 @@ void WorkerConnection::Take(const Frame& frame) {
       return;
   }
   changed_.notify_all();
+}
+
+void WorkerConnection::Finish(Done done) {
+  FreeJob undo;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = pending_.find(done.id);
+    if (at == pending_.end()) return;
+    if (!at->second.is_abandoned) {
+      at->second.done = std::move(done);
+      return;
+    }
+    if (done.error == 0) undo.slabs = std::move(at->second.slabs);
+    pending_.erase(at);
+  }
+  if (undo.slabs.empty()) return;
+  try {
+    channel_.Send(static_cast<std::uint32_t>(MessageKind::kFree), Encode(undo));
+  } catch (const Error&) {
+    // It is gone, and the slabs with it.
+  }
 }
 
 // Fails all that waits. What has been answered by then keeps its answer.

@@ -24,7 +24,7 @@ class WorkerConnection {
   struct Options {
     std::vector<std::string> words;  // for the process
     std::optional<Identity> identity;
-    /// How long a cancelled job may go on before the worker is killed.
+    /// How long a cancelled job is waited for.
     std::chrono::milliseconds cancel_limit;
   };
   /// Called once, from a thread of the connection's own, when the worker ended or was killed
@@ -44,7 +44,8 @@ class WorkerConnection {
   /// Sends files that the next job reads.
   void SendSources(std::span<const SourceFile* const> sources);
   /// Runs a job: sends it and waits for its end. Throws Error where the job failed, EINTR where it
-  /// was cancelled, EIO where the worker ended.
+  /// was cancelled, EIO where the worker ended. A job that does not end when it is cancelled, since
+  /// its source hangs, is left to the worker; what comes of it after all is freed.
   template <typename Job>
   Done Run(MessageKind kind, Job job, Progress* progress, std::stop_token stop);
 
@@ -62,12 +63,15 @@ class WorkerConnection {
   struct Pending {
     Progress* progress = nullptr;
     std::optional<Done> done;
+    bool is_abandoned = false;
+    std::vector<std::uint64_t> slabs;  // that a load makes
   };
 
   void ReceiveAll();
   void Take(const Frame& frame);
   void End(const std::string& reason);
   Done Await(std::uint64_t id, std::stop_token stop);
+  void Finish(Done done);
   void Break(const std::string& reason);
 
   const std::chrono::milliseconds cancel_limit_;

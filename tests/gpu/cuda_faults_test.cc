@@ -161,24 +161,29 @@ TEST_CASE("A driver that hangs costs the worker, which is replaced") {
   }
 }
 
-TEST_CASE("A load that cannot be cancelled costs the worker") {
+TEST_CASE("A load that does not end when it is cancelled is left alone, and costs nothing else") {
   Simulation simulation;
   const Model kept = SmallModel();
   const Model more({3'000'000});
-  CudaDeviceOptions options = ShortLimits();
-  options.call_limit = std::chrono::hours(1);
-  Gpu gpu(options);
+  Gpu gpu(ShortLimits());
   gpu.Load(kept);
-  simulation.Configure("hang_call=cuMemcpyHtoDAsync_v2");
+  const std::uint64_t before = simulation.UsedBytes(0);
+  simulation.Configure("stall=1");
+  const std::uint64_t copies = simulation.Count("call.cuMemcpyHtoDAsync_v2");
   std::stop_source stop;
   std::jthread canceller([&] {
-    WaitUntil([&] { return simulation.Count("injected_faults") > 0; });
+    WaitUntil([&] { return simulation.Count("call.cuMemcpyHtoDAsync_v2") > copies; });
     stop.request_stop();
   });
   const Error error = ErrorOf([&] { gpu.Load(more, {}, stop.get_token()); });
   CHECK(error.code() == EINTR);
-  CHECK(error.what() == std::string("cancelled; did not cancel a job in 0 s"));
-  CheckReplaced(gpu, simulation, kept);
+  CHECK(error.what() == std::string("cancelled; the worker has not let go of it yet"));
+  CHECK(simulation.UsedBytes(0) > before);
+  simulation.Configure("");
+  WaitUntil([&] { return simulation.UsedBytes(0) == before; });
+  CheckKept(gpu, simulation, kept);
+  gpu.Load(more);
+  gpu.CheckHolds(more);
 }
 
 TEST_CASE("A worker that dies is replaced") {
@@ -311,7 +316,10 @@ TEST_CASE("A source that is cut fails the load and loses nothing") {
   REQUIRE(truncate(cut.path().c_str(), 5'000'000) == 0);
   const Error error = ErrorOf([&] { gpu.Load(cut); });
   CHECK(error.code() == EIO);
-  CHECK(error.what() == cut.path() + ": cannot be read from byte 5000000 on: the file ends there");
+  // Which of the windows beyond the end is read first is not known.
+  const std::string sentence = error.what();
+  CHECK(sentence.starts_with(cut.path() + ": cannot be read from byte "));
+  CHECK(sentence.ends_with(" on: the file ends there"));
   CHECK(simulation.UsedBytes(0) == before);
   CheckKept(gpu, simulation, kept);
 }

@@ -22,20 +22,21 @@ using simulated_cuda::StateLayout;
 class State {
  public:
   explicit State(const std::string& path) {
-    const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
     if (!fd) return;
-    void* const address = mmap(nullptr, sizeof(StateLayout), PROT_READ, MAP_SHARED, fd.get(), 0);
-    if (address != MAP_FAILED) layout_ = static_cast<const StateLayout*>(address);
+    void* const address =
+        mmap(nullptr, sizeof(StateLayout), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    if (address != MAP_FAILED) layout_ = static_cast<StateLayout*>(address);
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
   ~State() {
-    if (layout_ != nullptr) munmap(const_cast<StateLayout*>(layout_), sizeof(StateLayout));
+    if (layout_ != nullptr) munmap(layout_, sizeof(StateLayout));
   }
-  const StateLayout* get() const { return layout_; }
+  StateLayout* get() const { return layout_; }
 
  private:
-  const StateLayout* layout_ = nullptr;
+  StateLayout* layout_ = nullptr;
 };
 
 // Field 22 of /proc/PID/stat, 0 for a process that is gone or has ended.
@@ -73,6 +74,8 @@ Simulation::~Simulation() { unsetenv("SIMULATED_CUDA"); }
 void Simulation::Configure(std::string_view config) {
   folder_.Write("config.new", "devices=2\n" + std::string(config) + "\n");
   std::rename((folder_ / "config.new").c_str(), (folder_ / "config").c_str());
+  const State state(folder_ / "state");
+  if (state.get() != nullptr) ++state.get()->configuration;  // seen at once
 }
 
 std::uint64_t Simulation::Count(std::string_view counter) const {

@@ -58,31 +58,31 @@ def control_of(mounted):
     return mounted / ".control"
 
 
-def data_of(mounted):
-    return mounted / ".devices/cpu/data"
+def data_of(mounted, device="cpu"):
+    return mounted / f".devices/{device}/data"
 
 
-def loaded(mounted):
-    """File names, as bytes, of what the cpu device holds."""
-    return set(os.listdir(os.fsencode(data_of(mounted))))
+def loaded(mounted, device="cpu"):
+    """File names, as bytes, of what a device holds."""
+    return set(os.listdir(os.fsencode(data_of(mounted, device))))
 
 
-def holds(mounted, *names):
-    """Whether the cpu device holds these tensors and no others."""
-    return loaded(mounted) == {file_name(name) for name in names}
+def holds(mounted, *names, device="cpu"):
+    """Whether a device holds these tensors and no others."""
+    return loaded(mounted, device) == {file_name(name) for name in names}
 
 
-def data_file(mounted, name):
-    return os.path.join(os.fsencode(data_of(mounted)), file_name(name))
+def data_file(mounted, name, device="cpu"):
+    return os.path.join(os.fsencode(data_of(mounted, device)), file_name(name))
 
 
-def read_data(mounted, name):
-    with open(data_file(mounted, name), "rb") as file:
+def read_data(mounted, name, device="cpu"):
+    with open(data_file(mounted, name, device), "rb") as file:
         return file.read()
 
 
-def handle_of(mounted, name):
-    return os.path.join(os.fsencode(mounted / ".devices/cpu/handles"), file_name(name))
+def handle_of(mounted, name, device="cpu"):
+    return os.path.join(os.fsencode(mounted / f".devices/{device}/handles"), file_name(name))
 
 
 def wait_until(condition, what):

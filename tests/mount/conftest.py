@@ -1,11 +1,15 @@
 import contextlib
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "simulated_cuda"))
+
 import daemon
+from simulation import Simulation
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,3 +45,19 @@ def other_user():
     if not daemon.IS_ROOT:
         pytest.skip("only root can become another user")
     return lambda *command, **options: daemon.run(*command, other_user=True, **options)
+
+
+@pytest.fixture
+def simulation(folder):
+    """The driver that daemons of gpu_mount find: two devices, and the faults that a test wants."""
+    if "SIMULATED_CUDA_LIBRARY" not in os.environ:
+        pytest.skip("built without cuda devices")
+    return Simulation(folder / "simulation", devices=2)
+
+
+@pytest.fixture
+def gpu_mount(mount, simulation):
+    """mount(), of daemons that find the simulated driver."""
+    return lambda *words, **options: mount(
+        *words, environment=simulation.environment(), **options
+    )

@@ -123,12 +123,13 @@ class Mount:
 
     The spelling of mountpoint is handed to the daemon as it is; without one, a folder is made.
     started_by: words of a program that starts the daemon, such as prlimit's.
+    environment: what is added to the daemon's.
     """
 
     def __init__(self, source, *, options="", mountpoint=None, other_user=False, cwd=None,
-                 started_by=()):  # fmt: skip
+                 started_by=(), environment=None):  # fmt: skip
         self.source, self.options, self.other_user, self.cwd = source, options, other_user, cwd
-        self.started_by = started_by
+        self.started_by, self.environment = started_by, environment
         self.mountpoint, self.made, self.pidfd = mountpoint, None, None
 
     def __enter__(self):
@@ -140,6 +141,7 @@ class Mount:
             self.result = run(
                 *self.started_by, BINARY, self.source, self.mountpoint, *words,
                 other_user=self.other_user, cwd=self.cwd,
+                env=os.environ | (self.environment or {}),
             )  # fmt: skip
             assert self.result.returncode == 0, self.result.stderr
             (self.pid,) = daemons_at(self.mountpoint)
