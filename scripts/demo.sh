@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds safetensorfs, mounts a model, reads it with everyday tools and unmounts it.
+# Builds safetensorfs, mounts a model, reads it with everyday tools, loads a tensor (to the GPU cuda:0
+# where there is one, else to cpu) and unmounts it.
 #
 #   scripts/demo.sh [SOURCE]     SOURCE: a file, an index, a folder; default: a sample it makes
 #
@@ -135,16 +136,21 @@ a = np.load(sys.argv[1], mmap_mode=\"r\")
 print(a.dtype, a.shape, a.ravel()[:3])' $npy"
   fi
 
-  show "echo load cpu $name > $here/.control; cat $here/.control"
-  show "cmp $file $(printf %q "$folder/.devices/cpu/data/${tensor[0]}") && echo equal"
-  show "echo verify cpu > $here/.control; cat $here/.control"
+  device=cpu
+  # Asks for the GPUs, which takes a moment where there are some.
+  [ ! -d "$folder/.devices/cuda:0" ] || device=cuda:0
+  show "echo load $device $name > $here/.control; cat $here/.control"
+  show "cmp $file $(printf %q "$folder/.devices/$device/data/${tensor[0]}") && echo equal"
+  show "echo verify $device > $here/.control; cat $here/.control"
   show "safetensorfsctl status $here"
-  show "python3 -c 'import sys, safetensorfs
+  if [ "$device" = cpu ]; then
+    show "python3 -c 'import sys, safetensorfs
 with safetensorfs.Mount(sys.argv[1]) as mount:
     a = mount.attach(\"cpu\", sys.argv[2])
     print(a.dtype, a.shape)
     del a' $here $name"
-  show "echo unload cpu $name > $here/.control; cat $here/.control"
+  fi
+  show "echo unload $device $name > $here/.control; cat $here/.control"
 else
   echo "($source holds no tensor with data to read)"
 fi

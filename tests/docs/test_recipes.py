@@ -5,18 +5,32 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from commands import BINARY, REPOSITORY
 
 RECIPES = re.findall(
-    r"<!-- tested -->\n```sh\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL
+    r"<!-- (tested[^>]*) -->\n```sh\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL
 )
+LIBRARY = os.environ.get("SIMULATED_CUDA_LIBRARY")
+
+
+@pytest.fixture
+def simulation_folder():
+    """Of two devices, for workers of every user."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        Path(folder, "config").write_text("devices=2\n")
+        yield folder
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="umount is root's")
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.splitlines()[0])
-def test_a_recipe_runs_to_its_end(recipe, tmp_path):
+@pytest.mark.parametrize("where, recipe", RECIPES, ids=[text.splitlines()[0] for _, text in RECIPES])
+def test_a_recipe_runs_to_its_end(where, recipe, tmp_path, simulation_folder):
+    if where == "tested on gpus" and LIBRARY is None:
+        pytest.skip("built without cuda devices")
     from safetensors.numpy import save_file
     import numpy as np
 
@@ -27,8 +41,11 @@ def test_a_recipe_runs_to_its_end(recipe, tmp_path):
     environment = os.environ | {
         "MODEL": str(tmp_path / "model.safetensors"),
         "MNT": str(mountpoint),
-        "PATH": os.path.dirname(BINARY) + ":" + os.environ["PATH"],
-    }
+        "PATH": ":".join([os.path.dirname(BINARY), os.path.dirname(sys.executable), os.environ["PATH"]]),
+        "SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_UID": "65534", "SLURM_JOB_GPUS": "0,1",
+    }  # fmt: skip
+    if where == "tested on gpus":
+        environment |= {"SIMULATED_CUDA": simulation_folder, "LD_LIBRARY_PATH": LIBRARY}
     try:
         result = subprocess.run(
             [shutil.which("bash"), "-e", "-c", recipe],
