@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import re
 
 import pytest
 
@@ -255,6 +256,37 @@ def test_what_is_not_loaded_says_how_to_load_it(model, client_of):
     assert str(caught.value) == (
         f"{mounted.path}: tensor 'U8.row' is not loaded on cuda:0; load it first: "
         f"Mount({str(mounted.path)!r}).load('cuda:0', names=['U8.row'])"
+    )
+
+
+def test_slabs_that_go_while_load_file_looks_are_loaded_again(two_slabs, client_of, simulation):
+    mounted, checkpoint = two_slabs
+    client = client_of("cai")
+    client.do(
+        "import safetensorfs.cuda as cuda; numbers, first = cuda.slab_numbers, [True]\n"
+        "def listed(folder, device):\n"
+        "    found = numbers(folder, device)\n"
+        "    if first: first.clear(); Mount(folder).unload(device, '[cd]')\n"
+        "    return found\n"
+        "cuda.slab_numbers = listed; arrays = load_file(path, 'cuda:0', kind)",
+        path=mounted.path,
+    )
+    told = client.tell("{name: bytes_on_device(array) for name, array in arrays.items()}")
+    assert told == {t.name: t.data for t in checkpoint}
+    assert simulation.counters()["handles_opened"] == 2
+
+
+def test_tensors_that_never_stay_loaded(model, client_of):
+    mounted, _ = model
+    client = client_of("cai")
+    client.do("import safetensorfs.cuda as cuda; cuda.control.run = lambda *words: None")
+    with pytest.raises(Raised) as caught:
+        client.do("load_file(path, 'cuda:0', kind)", path=mounted.path)
+    assert (caught.value.kind, caught.value.errno) == ("MountError", errno.EAGAIN)
+    assert re.fullmatch(
+        rf"{mounted.path}: tensor 'BF16.matrix' and \d+ more are unloaded from cuda:0 as soon as "
+        "they are loaded; by whom\\?",
+        str(caught.value),
     )
 
 

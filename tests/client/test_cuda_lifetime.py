@@ -211,8 +211,8 @@ def test_nothing_is_called_at_exit(model, client, simulation, framework):
 
 def test_a_forked_child_has_no_lease_and_closes_nothing(model, client, simulation):
     mounted, checkpoint = model
-    client.do("array = mount.attach('cuda:0', 'a', 'cai'); all_ = load_file(path, 'cuda:0', 'cai')")
     client.do(
+        "array = mount.attach('cuda:0', 'a', 'cai'); all_ = load_file(path, 'cuda:0', 'cai')\n"
         "def child():\n"
         "    global array, all_\n"
         "    assert open_files(path) == []\n"
@@ -328,3 +328,18 @@ def test_a_worker_that_is_killed_takes_no_client_with_it(model, processes, simul
     assert opened(simulation, clients[0]) == (0, 0)
     assert [client.end() for client in clients] == [0, 0]
     mount.unload("cuda:0", "*")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_daemon_that_ends_takes_no_client_with_it(model, client, simulation, number):
+    mounted, checkpoint = model
+    client.do("arrays = load_file(path, 'cuda:0', 'cai')")
+    worker = os.pidfd_open(worker_of(mounted))
+    os.kill(mounted.pid, number)
+    mounted.wait_for_end()
+    wait_for_end(worker)
+    os.close(worker)
+    told = client.tell("{n: bytes_on_device(array) for n, array in arrays.items()}")
+    assert told == {t.name: t.data for t in checkpoint}
+    client.do("del arrays")
+    assert opened(simulation, client) == (0, 0) and client.end() == 0

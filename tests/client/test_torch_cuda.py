@@ -1,4 +1,4 @@
-"""PyTorch tensors on pointers, on a machine without GPUs: what they are made of, and what if not."""
+"""PyTorch makes CUDA tensors of pointers, on a machine without GPUs too, or says why not."""
 
 import ctypes
 import math

@@ -20,9 +20,9 @@ def load_file(path, device="cpu", framework=None):
     On cuda, tensors that are not loaded are loaded first, and all are attached where the daemon
     holds them. The memory is leased and shared: it stays loaded until the last tensor of its slab
     has died, and what one process writes to it is seen by all (Mount.verify() tells). A tensor
-    that dies waits for all work on its device if it is its slab's last. Tensors are unusable in a
-    forked child. CuPy arrays and CudaArray objects have unsigned integers for BF16 and the 8-bit
-    floats.
+    that dies waits for all work on its device if it is its slab's last, so none should while a
+    CUDA graph is captured. Tensors are unusable in a forked child. CuPy arrays and CudaArray
+    objects have unsigned integers for BF16 and the 8-bit floats.
 
     On cpu, the arrays lie on the source file's own pages: the mount is asked once, for its
     .index.json, and reading an array reads the file. Where a source has been replaced since it was
