@@ -7,7 +7,7 @@
 #include "core/base/text.h"
 #include "core/format/foreign_format.h"
 #include "core/format/header_json.h"
-#include "core/format/name_lookup.h"
+#include "core/format/plain_header.h"
 
 namespace safetensorfs {
 namespace {
@@ -80,10 +80,9 @@ std::string CheckTensor(const Header& header, const TensorInfo& tensor,
 
 // Rule 9. The reference keeps the last of two entries: readers that disagree on what a file holds
 // are a known attack, and the format's text forbids it.
-void CheckNames(const Header& header, Reporter& reporter) {
+void CheckNames(Header& header, Reporter& reporter) {
   const auto name_of = [&header](std::uint32_t i) { return header.name(header.tensors[i]); };
-  NameLookup lookup;
-  lookup.Build(
+  header.lookup.Build(
       static_cast<std::uint32_t>(header.tensors.size()), name_of,
       [&](std::uint32_t, std::uint32_t again) {
         reporter.Add("tensor " + Quoted(name_of(again)) + " is given twice (DuplicateName)");
@@ -141,7 +140,10 @@ std::optional<Header> ReadHeader(const SourceFile& source, Problems& problems) {
   Header header;
   std::uint64_t header_size = 0;
   std::string problem = CheckSize(source, header_size);
-  if (problem.empty()) problem = ReadHeaderJson(source, 8, header_size, header);
+  if (problem.empty() && !ReadPlainHeader(source, 8, header_size, header)) {
+    header = {};
+    problem = ReadHeaderJson(source, 8, header_size, header);
+  }
   if (!problem.empty()) {
     const std::string format = DescribeForeignFormat(source);
     reporter.Add(format.empty() ? problem : format + "; " + problem);

@@ -9,6 +9,7 @@
 
 #include "core/format/dtype.h"
 #include "core/format/metadata.h"
+#include "core/format/name_lookup.h"
 #include "core/format/problem.h"
 #include "core/format/source_file.h"
 
@@ -35,6 +36,7 @@ struct Header {
   std::string names;
   std::vector<std::uint64_t> shapes;
   Metadata metadata;
+  NameLookup lookup;  // of tensors by name
 
   std::string_view name(const TensorInfo& tensor) const {
     return std::string_view(names).substr(tensor.name_offset, tensor.name_size);

@@ -22,6 +22,7 @@ class NameLookup {
   template <typename NameOf, typename Duplicate>
   void Build(std::uint32_t count, const NameOf& name_of, const Duplicate& duplicate) {
     seed_ = std::random_device{}();
+    count_ = count;
     slots_.assign(std::bit_ceil(std::size_t{count} + count / 2 + 1), kFree);
     for (std::uint32_t number = 0; number < count; ++number) {
       std::uint32_t& slot = slots_[SlotOf(name_of(number), name_of)];
@@ -32,6 +33,9 @@ class NameLookup {
       }
     }
   }
+
+  /// How many names it was built of.
+  std::uint32_t count() const { return count_; }
 
   template <typename NameOf>
   std::optional<std::uint32_t> Find(std::string_view name, const NameOf& name_of) const {
@@ -55,6 +59,7 @@ class NameLookup {
 
   std::vector<std::uint32_t> slots_;
   std::uint64_t seed_ = 0;
+  std::uint32_t count_ = 0;
 };
 
 }  // namespace safetensorfs

@@ -25,6 +25,7 @@ void TensorIndex::Add(std::uint32_t source, Header header, const std::vector<boo
         EFBIG, "more tensors than an index can number: 2^24 files, 2^32-1 tensors or dimensions, " +
                    std::to_string(kMaxNames) + " bytes of names");
   }
+  if (entries_.empty() && listed.empty()) lookup_ = std::move(header.lookup);
   if (names_.empty() && shapes_.empty()) {
     names_ = std::move(header.names);
     shapes_ = std::move(header.shapes);
@@ -50,8 +51,10 @@ void TensorIndex::Add(std::uint32_t source, Header header, const std::vector<boo
 }
 
 void TensorIndex::Finish() {
-  lookup_.Build(
-      size(), [this](std::uint32_t i) { return name(i); }, [](std::uint32_t, std::uint32_t) {});
+  // The table of a single header serves as it is.
+  if (lookup_.count() != size())
+    lookup_.Build(
+        size(), [this](std::uint32_t i) { return name(i); }, [](std::uint32_t, std::uint32_t) {});
   NameLongOnes();
 }
 
