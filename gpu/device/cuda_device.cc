@@ -304,7 +304,7 @@ std::optional<Slab> CudaDevice::FindSlab(const Checkpoint& checkpoint, std::uint
   if (at == slabs_.end() || at->second.checkpoint != &checkpoint) return std::nullopt;
   const std::vector<Location>& locations = locations_.at(&checkpoint);
   Slab slab;
-  slab.fields = at->second.fields + ",\"generation\":" + std::to_string(number);
+  slab.fields = at->second.fields;
   for (const std::uint32_t tensor : at->second.tensors) {
     const Location& location = locations[tensor];
     if (location.slab == number) slab.tensors.push_back({tensor, location.offset});
