@@ -67,3 +67,20 @@ def write_holes(path, sizes):
         file.write(struct.pack("<Q", len(header)) + header)
         file.truncate(8 + len(header) + end)
     return 8 + len(header) + end - nbytes
+
+
+def write_random(path, sizes):
+    """Tensors of U8, {name: bytes}, of random bytes. Returns where they begin, and their bytes."""
+    entries, end = {}, 0
+    for name, nbytes in sizes.items():
+        entries[name] = {"dtype": "U8", "shape": [nbytes], "data_offsets": [end, end + nbytes]}
+        end += nbytes
+    header = json.dumps(entries).encode()
+    block = np.random.default_rng(1).bytes(64 << 20)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        for at in range(0, end, len(block)):
+            file.write(block[:end - at])
+        file.flush()
+        os.fsync(file.fileno())
+    return 8 + len(header), end

@@ -13,14 +13,15 @@ class Mount:
     seconds: from starting the program until it returned, which is when the mount answers.
     """
 
-    def __init__(self, binary, source, mountpoint):
+    def __init__(self, binary, source, mountpoint, environment=None):
         self.command = [str(binary), str(source), str(mountpoint)]
         self.mountpoint = Path(mountpoint)
+        self.environment = environment
 
     def __enter__(self):
         self.mountpoint.mkdir(exist_ok=True)
         begin = time.perf_counter()
-        status = subprocess.run(self.command).returncode
+        status = subprocess.run(self.command, env=self.environment).returncode
         self.seconds = time.perf_counter() - begin
         if status != 0:
             sys.exit(f"bench: {' '.join(self.command)}: exit status {status}")
