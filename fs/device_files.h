@@ -18,9 +18,8 @@ namespace safetensorfs {
 ///   .devices/<device>/handles/<tensor>   JSON to attach with; an open descriptor is a lease
 ///   .devices/<device>/slabs/<number>     the same for all that is in one slab
 ///
-/// Files come and go with the loads. Their nodes hold the load's serial number, so that an old
-/// descriptor never reads what was loaded later; a slab's holds that of its first tensor. Thread-
-/// safe.
+/// Files come and go with the loads. Their nodes hold the load's serial number, a slab's that of
+/// its first tensor, so that an old descriptor never reads what was loaded later. Thread-safe.
 class DeviceFiles {
  public:
   struct Modes {

@@ -21,6 +21,9 @@ constexpr std::size_t kMaxName = 255;
 void Initialize(void* user_data, fuse_conn_info* connection) {
   const unsigned capable = connection->capable;
   connection->want |= capable & (FUSE_CAP_SPLICE_WRITE | FUSE_CAP_READDIRPLUS);
+  // Without it a lookup that waits for devices keeps all others out of `.devices`, but for names
+  // that the kernel has. libfuse before 3.17 does not pass it on.
+  connection->want |= capable & FUSE_CAP_PARALLEL_DIROPS;
   // AUTO would fill the kernel's caches with a million entries for a plain `ls`. MOVE would steal
   // pages from the source's page cache. Nothing cached here ever becomes stale.
   connection->want &= ~static_cast<unsigned>(FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_SPLICE_MOVE |

@@ -63,10 +63,10 @@ void Devices::LookForMore(Search search, std::function<void()> done) {
     const std::lock_guard lock(mutex_);
     const bool is_known = search == Search::kOnce && has_run_;
     if (finder_ && !is_stopped_ && !is_known) {
-      waiting_.push_back(std::move(done));
       if (!thread_.joinable()) {
         thread_ = std::jthread([this](std::stop_token stop) { Run(std::move(stop)); });
       }
+      waiting_.push_back(std::move(done));
       asked_.notify_one();
       return;
     }

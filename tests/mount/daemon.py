@@ -62,13 +62,13 @@ def scratch():
         shutil.rmtree(path, ignore_errors=True)
 
 
-def daemons_at(mountpoint):
+def daemons_at(mountpoint, binary=BINARY):
     """Pids of the daemons whose command line names this mountpoint."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             words = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
-            if os.fsencode(mountpoint) in words and os.readlink(f"/proc/{pid}/exe") == BINARY:
+            if os.fsencode(mountpoint) in words and os.readlink(f"/proc/{pid}/exe") == binary:
                 found.append(int(pid))
     return found
 
@@ -96,13 +96,13 @@ def mounts_at(path):
 
 
 @contextlib.contextmanager
-def foreground(folder, *words, address=None, **options):
+def foreground(folder, *words, address=None, program=(BINARY,), **options):
     """A daemon in the foreground that has said that it is ready."""
     address = address or f"{folder}/notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.bind(address.replace("@", "\0", 1) if address[0] == "@" else address)
         process = subprocess.Popen(
-            [BINARY, *map(os.fspath, words)],
+            [*program, *map(os.fspath, words)],
             env=os.environ | {"NOTIFY_SOCKET": address},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
         )  # fmt: skip
@@ -122,14 +122,15 @@ class Mount:
     """A source mounted in the background for the time of a with block.
 
     The spelling of mountpoint is handed to the daemon as it is; without one, a folder is made.
-    started_by: words of a program that starts the daemon, such as prlimit's.
+    started_by: words of a program that starts the daemon, such as prlimit's; program: what is run in
+    place of the daemon, with the words that come first.
     environment: what is added to the daemon's.
     """
 
     def __init__(self, source, *, options="", mountpoint=None, other_user=False, cwd=None,
-                 started_by=(), environment=None):  # fmt: skip
+                 started_by=(), program=(BINARY,), environment=None):  # fmt: skip
         self.source, self.options, self.other_user, self.cwd = source, options, other_user, cwd
-        self.started_by, self.environment = started_by, environment
+        self.started_by, self.program, self.environment = started_by, program, environment
         self.mountpoint, self.made, self.pidfd = mountpoint, None, None
 
     def __enter__(self):
@@ -139,12 +140,12 @@ class Mount:
         words = ("-o", self.options) if self.options else ()
         try:
             self.result = run(
-                *self.started_by, BINARY, self.source, self.mountpoint, *words,
+                *self.started_by, *self.program, self.source, self.mountpoint, *words,
                 other_user=self.other_user, cwd=self.cwd,
                 env=os.environ | (self.environment or {}),
             )  # fmt: skip
             assert self.result.returncode == 0, self.result.stderr
-            (self.pid,) = daemons_at(self.mountpoint)
+            (self.pid,) = daemons_at(self.mountpoint, self.program[0])
             self.pidfd = os.pidfd_open(self.pid)
         except BaseException:
             self._clean_up()
@@ -180,7 +181,7 @@ class Mount:
         while mounts_at(self.path):
             if run(*unmounting(self.path, lazily=True)).returncode != 0:
                 break
-        for pid in daemons_at(self.mountpoint):
+        for pid in daemons_at(self.mountpoint, self.program[0]):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if self.pidfd is not None:
