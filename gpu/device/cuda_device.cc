@@ -166,6 +166,9 @@ void CudaDevice::Load(const Checkpoint& checkpoint, std::span<const std::uint32_
   worker->SendSources(NumberSources(checkpoint, job.transfers));
   const Done done = worker->Run(MessageKind::kLoad, std::move(job), &progress, stop);
   progress.done = progress.total.load();
+  if (!done.handles.empty() && done.handles.size() != plan.slabs.size()) {
+    throw Error(EIO, "the GPU's worker speaks nonsense");
+  }
   const std::lock_guard lock(mutex_);
   if (worker_ != worker) throw Error(EIO, "the GPU's worker ended");
   Record(checkpoint, plan, done);
@@ -231,6 +234,9 @@ void CudaDevice::Verify(const Checkpoint& checkpoint, std::span<const std::uint3
     progress.done = progress.total.load();
     return;
   }
+  if (done.tensor >= checkpoint.index.size()) {
+    throw Error(EIO, "the GPU's worker speaks nonsense");
+  }
   throw Error(EIO, "tensor " + Quoted(checkpoint.index.name(done.tensor)) +
                        ": device memory differs from " +
                        Printable(checkpoint.source_of(done.tensor).path()) + " from byte " +
@@ -259,7 +265,8 @@ std::uint64_t CudaDevice::LeaseUnit(const Checkpoint& checkpoint, std::uint32_t 
 
 std::string CudaDevice::ExportFields(const SlabSize& slab, const Done& done,
                                      std::size_t number) const {
-  std::string fields = "\"device_uuid\":\"" + facts_.uuid + "\"";
+  std::string fields = "\"device_uuid\":";
+  AppendJsonString(facts_.uuid, fields);
   if (done.handles.empty() || !facts_.no_export.empty()) {
     fields += ",\"export\":\"none\",\"reason\":";
     AppendJsonString(facts_.no_export.empty() ? done.no_export : facts_.no_export, fields);
@@ -283,8 +290,9 @@ std::string CudaDevice::HandleFields(const Checkpoint& checkpoint, std::uint32_t
   const std::lock_guard lock(mutex_);
   const auto slab = slabs_.find(at.slab);
   if (slab == slabs_.end()) {
-    return "\"device_uuid\":\"" + facts_.uuid +
-           "\",\"export\":\"none\",\"reason\":\"the tensor has no bytes\"";
+    std::string fields = "\"device_uuid\":";
+    AppendJsonString(facts_.uuid, fields);
+    return fields + ",\"export\":\"none\",\"reason\":\"the tensor has no bytes\"";
   }
   return slab->second.fields + ",\"offset\":" + std::to_string(at.offset);
 }

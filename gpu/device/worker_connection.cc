@@ -147,7 +147,8 @@ std::optional<MemoryNow> WorkerConnection::memory() const {
 void WorkerConnection::ReceiveAll() {
   try {
     while (const auto frame = channel_.Receive()) Take(*frame);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
+    // The worker may run as another user, who may do with it as they like: not with us.
     Break(error.what());
   }
   // By now it has ended, or ends of the closed socket.

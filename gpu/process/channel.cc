@@ -123,7 +123,7 @@ std::optional<Frame> Channel::Receive() {
   if (!ReceiveAll(socket_.get(), &header, sizeof header, &frame.fds)) return std::nullopt;
   frame.kind = header.kind;
   // The descriptors that a process may have are used up: they were dropped on the way.
-  if (frame.fds.size() != header.fd_count) return std::nullopt;
+  if (frame.fds.size() != header.fd_count || header.size > kMaxBody) return std::nullopt;
   frame.body.resize(header.size);
   if (!ReceiveAll(socket_.get(), frame.body.data(), frame.body.size(), nullptr)) {
     return std::nullopt;

@@ -24,6 +24,8 @@ class Channel {
  public:
   /// Descriptors that one frame may carry.
   static constexpr std::size_t kMaxFds = 128;
+  /// Bytes that one may have: plans of millions of tensors, not what a broken sender announces.
+  static constexpr std::uint64_t kMaxBody = std::uint64_t{1} << 30;
 
   explicit Channel(UniqueFd socket);
 
@@ -33,7 +35,7 @@ class Channel {
   /// other side. Throws Error (EPIPE) where the other side is gone or takes nothing for seconds.
   void Send(std::uint32_t kind, std::string_view head, std::string_view tail = {},
             std::span<const int> fds = {});
-  /// The next frame, or nothing once the other side is gone.
+  /// The next frame, or nothing once the other side is gone or says what is no frame.
   std::optional<Frame> Receive();
 
   /// Makes the other side, and our own Receive, see an end.

@@ -20,7 +20,8 @@ constexpr std::uint64_t kWindow = Staging::kSlot - WindowReader::kMargin;
 
 std::size_t CountCpus() {
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  // A machine of more CPUs than fit.
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return Staging::kMaxReaders;
   return static_cast<std::size_t>(CPU_COUNT(&set));
 }
 
