@@ -51,7 +51,7 @@ def parse_arguments():
         "--gigabytes",
         type=float,
         metavar="N",
-        help="size of the large model (default: 8, less where there is little room)",
+        help="size of the large model (default: 6, less where there is little room)",
     )
     parser.add_argument(
         "--quick",

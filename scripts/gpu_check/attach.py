@@ -108,12 +108,13 @@ class TorchWay:
 
     def make(self, tensor, address):
         torch, nbytes = self._torch, tensor["nbytes"]
-        dtype = getattr(torch, TORCH_TYPES.get(tensor["dtype"], ""), torch.uint8)
-        shape = list(tensor["shape"])
+        dtype, shape = getattr(torch, TORCH_TYPES.get(tensor["dtype"], ""), None), tensor["shape"]
+        if dtype is None:  # packed bytes
+            dtype, shape = torch.uint8, [nbytes]
+        elif tensor["dtype"] == "F4":
+            shape = [*shape[:-1], shape[-1] // 2]
         if nbytes == 0:
             return torch.empty(shape, dtype=dtype, device=self._device)
-        if tensor["dtype"] == "F4" and dtype != torch.uint8:
-            shape[-1] //= 2
         made = self._attach(address, nbytes, dtype, shape)
         if made.data_ptr() != address:
             raise RuntimeError("PyTorch copied the tensor")
@@ -128,8 +129,7 @@ class TorchWay:
                 "data": (address, False),
             }
 
-        flat = self._torch.as_tensor(Memory(), device=self._device)
-        return flat if dtype == self._torch.uint8 else flat.view(dtype).view(shape)
+        return self._torch.as_tensor(Memory(), device=self._device).view(dtype).view(shape)
 
     def bytes(self, made):
         flat = made.reshape(-1).view(self._torch.uint8)
@@ -143,8 +143,6 @@ class StorageWay(TorchWay):
         torch = self._torch
         device = torch.device(self._device)
         storage = torch._C._construct_storage_from_data_pointer(address, device, nbytes)
-        if dtype == torch.uint8:
-            shape = [nbytes]
         stride, step = [], 1
         for dimension in reversed(shape):
             stride.insert(0, step)

@@ -131,11 +131,12 @@ def check_memory(machine, table):
             context, before, "unload"
         )
 
-    def cancel(session, context):
+    def cancel(session, context, seconds):
         before = context.free_once_still()
-        for _ in range(10):
+        for attempt in range(10):
             job = session.begin("load", device, "*")
             wait_until(lambda: context.free() < before - nbytes // 2, "slabs allocated")
+            time.sleep(seconds / 2 / (1 + attempt))
             progress = session.ask("cancel", job)
             answer = session.wait(job)
             if answer["error"] == errno.EINTR:
@@ -180,8 +181,10 @@ def check_memory(machine, table):
             # What the worker takes for itself it takes now.
             session.ask("load", device, "*")
             session.ask("unload", device, "*")
+            seconds = session.ask("load", device, "*")["seconds"]
+            session.ask("unload", device, "*")
             table.check("free bytes after unload", unload, session, context)
-            table.check("free bytes after cancelling", cancel, session, context)
+            table.check("free bytes after cancelling", cancel, session, context, seconds)
             table.check("free bytes after out of memory", run_out, session, context)
         table.check("free bytes after the worker's end", idle, context)
 

@@ -83,7 +83,7 @@ class Machine:
             return 150_000_000
         # Each of these holds the whole of it.
         disk = shutil.disk_usage(self.folder).free
-        return int(min(8e9, 0.4 * self.total_nbytes, 0.4 * available_memory(), 0.4 * disk))
+        return int(min(6e9, 0.4 * self.total_nbytes, 0.4 * available_memory(), 0.4 * disk))
 
 
 def available_memory():

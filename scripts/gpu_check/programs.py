@@ -109,15 +109,6 @@ class Session(Program):
         except Refused as refused:
             return refused.code, str(refused)
 
-    def wait_for_progress(self, job, share):
-        """Returns once so much of a job is done, or all of it."""
-        end = time.monotonic() + DEADLINE
-        while time.monotonic() < end:
-            progress = self.ask("progress", job)
-            if progress["done_nbytes"] > share * progress["total_nbytes"] > 0:
-                return
-        raise Failure("no progress")
-
 
 class Context(Program):
     """A context of its own, which sees what memory others leave."""
