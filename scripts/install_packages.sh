@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what is missing, from Debian's or Ubuntu's packages and from PyPI.
 #
-#   scripts/install_packages.sh SET...     SET is build, demo or test
+#   scripts/install_packages.sh SET...     SET is build, demo, test or peers
 #
 # build: compiler and libraries. demo: those, and what scripts/demo.sh and scripts/bench use.
-# test: all of them. Python packages go into build/venv. Where no CUDA toolkit is installed, cuda.h
+# test: all of them. peers: what scripts/bench compares with, as far as it can be installed, into
+# build/venv-bench what is Python. Other Python packages go into build/venv. Where no CUDA toolkit is installed, cuda.h
 # comes from PyPI and goes into build/cuda/include. Nothing is asked of apt or PyPI when everything
 # is there.
 set -euo pipefail
@@ -17,6 +18,7 @@ cuda_wheel='nvidia-cuda-runtime==13.*'
 build_packages=(g++ cmake ninja-build pkg-config libfuse3-dev fuse3 nlohmann-json3-dev libxxhash-dev catch2)
 demo_packages=(attr mount util-linux python3 python3-venv)
 test_packages=(jq rsync mandoc shellcheck procps tar)
+peer_packages=(squashfuse squashfs-tools fuse-zip zip archivemount)
 
 die() { echo "install_packages.sh: $*" >&2; exit 1; }
 
@@ -63,8 +65,8 @@ install_python() {
   wanted=$(printf '%s\n' "$@"; if [ "$1" = -r ]; then cat "$2"; fi)
   [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || return 0
   make_venv
-  echo "installing into build/venv: $*" >&2
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+  echo "installing into ${venv#"$top"/}: $*" >&2
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" || return
   echo "$wanted" >"$stamp"
 }
 
@@ -100,8 +102,18 @@ install_cuda_headers() {
     echo "install_packages.sh: no cuda.h: safetensorfs will be built without cuda devices" >&2
 }
 
-[ "$#" -gt 0 ] || die "usage: install_packages.sh SET... (build, demo, test)"
-debian=() python=()
+# Each by itself, since a system may lack some.
+install_peers() {
+  local package
+  for package in "${peer_packages[@]}"; do
+    (install_debian "$package") || echo "install_packages.sh: no $package" >&2
+  done
+  (venv=$top/build/venv-bench && install_debian python3-venv && install_python peers ratarmount) ||
+    echo "install_packages.sh: no ratarmount" >&2
+}
+
+[ "$#" -gt 0 ] || die "usage: install_packages.sh SET... (build, demo, test, peers)"
+debian=() python=() peers=false
 for set in "$@"; do
   case $set in
     build) debian+=("${build_packages[@]}") ;;
@@ -110,10 +122,13 @@ for set in "$@"; do
       debian+=("${build_packages[@]}" "${demo_packages[@]}" "${test_packages[@]}")
       python+=(test)
       ;;
-    *) die "no set named $set (build, demo, test)" ;;
+    peers) peers=true ;;
+    *) die "no set named $set (build, demo, test, peers)" ;;
   esac
 done
 
+if $peers; then install_peers; fi
+[ "${#debian[@]}" -gt 0 ] || exit 0
 install_debian "${debian[@]}"
 install_cuda_headers
 for set in ${python[@]+"${python[@]}"}; do

@@ -69,13 +69,18 @@ def write_holes(path, sizes):
     return 8 + len(header) + end - nbytes
 
 
+def pad_header(header):
+    """Spaces up to a multiple of 8 bytes, as the reference implementation writes it."""
+    return header + b" " * (-len(header) % 8)
+
+
 def write_random(path, sizes):
     """Tensors of U8, {name: bytes}, of random bytes. Returns where they begin, and their bytes."""
     entries, end = {}, 0
     for name, nbytes in sizes.items():
         entries[name] = {"dtype": "U8", "shape": [nbytes], "data_offsets": [end, end + nbytes]}
         end += nbytes
-    header = json.dumps(entries).encode()
+    header = pad_header(json.dumps(entries).encode())
     block = np.random.default_rng(1).bytes(64 << 20)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(header)) + header)
@@ -84,3 +89,25 @@ def write_random(path, sizes):
         file.flush()
         os.fsync(file.fileno())
     return 8 + len(header), end
+
+
+def offsets(path):
+    """{name: (offset in the file, bytes)} of a safetensors file."""
+    with open(path, "rb") as file:
+        length, = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    spans = {name: entry["data_offsets"] for name, entry in header.items()}
+    return {name: (8 + length + begin, end - begin) for name, (begin, end) in spans.items()}
+
+
+def extract(path, folder):
+    """Each tensor's bytes as a file of its name, on the disk."""
+    folder.mkdir()
+    with open(path, "rb") as source:
+        for name, (offset, nbytes) in offsets(path).items():
+            with open(folder / name, "wb") as file:
+                while nbytes > 0:
+                    sent = os.sendfile(file.fileno(), source.fileno(), offset, nbytes)
+                    offset, nbytes = offset + sent, nbytes - sent
+    os.sync()

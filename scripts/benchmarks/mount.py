@@ -56,3 +56,36 @@ class Mount:
         fields = dict(line.split(":", 1) for line in
                       Path(f"/proc/{self.pid}/status").read_text().splitlines())
         return tuple(int(fields[key].split()[0]) * 1024 for key in ("VmRSS", "RssAnon"))
+
+
+class Server:
+    """Another FUSE server, COMMAND in the foreground, for the length of a with statement."""
+
+    def __init__(self, command, mountpoint, environment=None):
+        self.command = [str(word) for word in command]
+        self.mountpoint = Path(mountpoint)
+        self.environment = environment
+
+    def __enter__(self):
+        self.mountpoint.mkdir(exist_ok=True)
+        self.process = subprocess.Popen(self.command, env=self.environment,
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.PIPE)
+        self.pid = self.process.pid
+        deadline = time.monotonic() + 60
+        while not os.path.ismount(self.mountpoint):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
+                message = self.process.communicate()[1].decode(errors="replace").strip()
+                raise ServerError(f"{' '.join(self.command)}: does not mount: {message}")
+            time.sleep(0.002)
+        return self
+
+    def __exit__(self, *_):
+        unmount = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
+        subprocess.run([*unmount, str(self.mountpoint)], check=True)
+        self.process.communicate()
+
+
+class ServerError(Exception):
+    """A server that does not mount."""

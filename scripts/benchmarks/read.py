@@ -1,99 +1,249 @@
-"""Reading one large tensor through the mount, beside a native read of the same bytes."""
+"""Reading a model's tensors: native files, the least FUSE server there can be, and safetensorfs."""
 
+import contextlib
 import hashlib
-import mmap
 import os
+import statistics
 import sys
-import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
 
-from .files import write_large_tensor
-from .mount import Mount
-from .report import Report, Series
+from .files import extract, offsets, write_random
+from .gpt2 import LARGEST, gpt2_sizes
+from .mount import Mount, Server
+from .programs import Reads, build_minimal_server
+from .report import Goal, Report, Series
+from .rounds import cat_all, drop_caches, interleave, run_timed, warm, why_caches_stay
 
-HELP = "read a large tensor, beside a native read of the same bytes"
+HELP = "read tensors, beside native files and the smallest possible FUSE server"
 
-NAME = "model.embed_tokens.weight"
-BLOCK = 1 << 20
+NATIVE, OURS = "native", "safetensorfs"
+MINIMAL = "FUSE, splice", "FUSE, mapping"
+MIB, KIB128 = 1 << 20, 128 << 10
+READERS = 1, 2, 4, 8
 
 
 def add_arguments(parser):
-    parser.add_argument("--megabytes", type=int, default=150,
-                        help="size of the tensor (default: %(default)s)")
+    parser.add_argument("--megabytes", type=int, default=600,
+                        help="of the model, 548 at most, of which the largest tensor is 28%% "
+                        "(default: %(default)s)")
+    parser.add_argument("--count", type=int, default=2000, metavar="N",
+                        help="random reads, and opens, in a round (default: %(default)s)")
 
 
-def read_range(path, offset, nbytes, flags=0, digest=None):
-    """Reads in blocks of 1 MiB and returns the seconds from open to close."""
-    buffer = memoryview(mmap.mmap(-1, BLOCK))  # page-aligned, as O_DIRECT wants it
-    begin = time.perf_counter()
-    descriptor = os.open(path, os.O_RDONLY | flags)
-    try:
-        end = offset + nbytes
-        while offset < end:
-            block = buffer[:min(BLOCK, end - offset)]
-            got = os.preadv(descriptor, [block], offset)
-            if got == 0:
-                sys.exit(f"bench: {path} ends {end - offset} bytes early")
-            if digest:
-                digest.update(block[:got])
-            offset += got
-    finally:
-        os.close(descriptor)
-    return time.perf_counter() - begin
+@dataclass
+class Way:
+    """A way to the bytes of the largest tensor, and to a folder of all."""
+
+    mount: Callable  # makes a context, in which the paths are there
+    path: Path
+    offset: int  # of the tensor's bytes in path
+    folder: Path
 
 
-def sha256(path, offset, nbytes, flags=0):
-    digest = hashlib.sha256()
-    read_range(path, offset, nbytes, flags, digest)
-    return digest.hexdigest()
+def ways_to(source, natives, mountpoint, binary):
+    offset, nbytes = offsets(source)[LARGEST]
+    server = build_minimal_server(binary)
+
+    def minimal(mode):
+        command = [server, mode, source, offset, nbytes, LARGEST, mountpoint]
+        return Way(lambda: Server(command, mountpoint), mountpoint / LARGEST, 0, mountpoint)
+
+    return {
+        NATIVE: Way(contextlib.nullcontext, source, offset, natives),
+        MINIMAL[0]: minimal("splice"),
+        MINIMAL[1]: minimal("mapping"),
+        OURS: Way(lambda: Mount(binary, source, mountpoint), mountpoint / LARGEST, 0, mountpoint),
+    }
+
+
+def check_bytes(ways, nbytes):
+    """Nothing is worth measuring that reads something else."""
+    digests = set()
+    for way in ways.values():
+        with way.mount(), open(way.path, "rb") as file:
+            file.seek(way.offset)
+            digest = hashlib.sha256()
+            left = nbytes
+            while left > 0:
+                block = file.read(min(left, MIB))
+                if not block:
+                    sys.exit(f"bench: {way.path} ends {left} bytes early")
+                digest.update(block)
+                left -= len(block)
+            digests.add(digest.hexdigest())
+    if len(digests) != 1:
+        sys.exit("bench: the bytes read are not the same")
+
+
+def microseconds(values):
+    values = sorted(values)
+    return {"p50": 1e6 * statistics.median(values), "p99": 1e6 * values[len(values) * 99 // 100]}
+
+
+class Actions:
+    """What is timed, each on a fresh mount."""
+
+    def __init__(self, ways, nbytes, reads, count):
+        self._ways, self._nbytes, self._reads, self._count = ways, nbytes, reads, count
+
+    def of(self, measure, names=None, prepare=lambda: None):
+        """{way: function}"""
+        def function(way):
+            def call():
+                prepare()
+                with way.mount():
+                    return measure(way)
+            return call
+        return {name: function(self._ways[name]) for name in names or self._ways}
+
+    def twice(self, block):
+        """Dicts of GB/s; the second read finds the kernel's cache filled."""
+        def measure(way):
+            return {key: self.speed(way, block) for key in ("first", "second")}
+        return self.of(measure)
+
+    def speed(self, way, block, **options):
+        seconds = self._reads.sequential(way.path, way.offset, self._nbytes, block, **options)
+        return self._nbytes / seconds / 1e9
+
+    def direct(self, way):
+        # Native files have no O_DIRECT at a tensor's offset, and no cache to bypass here.
+        return self.speed(way, MIB, is_direct=way is not self._ways[NATIVE])
+
+    def touch(self, way):
+        return self._nbytes / self._reads.touch(way.path, way.offset, self._nbytes) / 1e9
+
+    def random(self, way):
+        return microseconds(self._reads.random(way.path, way.offset, self._nbytes, self._count))
+
+    def open(self, way):
+        return microseconds(self._reads.open(way.path, self._count))["p50"]
+
+    def all(self):
+        folders = [NATIVE, OURS]  # the smallest server has one file
+        timed = lambda *words: lambda way: 1e3 * run_timed(*words, way.folder)
+        actions = {
+            "1 MiB": self.twice(MIB),
+            "128 KiB": self.twice(KIB128),
+            "direct": self.of(self.direct),
+            "touch": self.of(self.touch),
+            "random": self.of(self.random),
+            "open": self.of(self.open),
+            "cat": self.of(lambda way: 1e3 * cat_all(way.folder), folders),
+            "ls -l": self.of(timed("ls", "-l"), folders),
+            "find": self.of(timed("find"), folders),
+            "du": self.of(timed("du"), folders),
+        }
+        for readers in READERS[1:]:
+            actions[f"{readers} readers"] = self.of(
+                lambda way, readers=readers: self.speed(way, MIB, readers=readers))
+        if not why_caches_stay():
+            actions["cold"] = self.of(lambda way: self.speed(way, MIB), prepare=drop_caches)
+        return actions
+
+
+@dataclass
+class Line:
+    """A row: what it is called, a Series for each way, and whether more is better."""
+
+    key: str
+    label: str
+    unit: str
+    values: dict
+    is_speed: bool
+
+    def best_minimal(self):
+        names = [name for name in MINIMAL if name in self.values]
+        if not names:
+            return None
+        best = max if self.is_speed else min
+        return self.values[best(names, key=lambda name: self.values[name].median)]
+
+    def share(self, base):
+        """Of the speed of `base`: 1 is as fast, less is slower."""
+        ours = self.values[OURS]
+        return ours / base if self.is_speed else base / ours
+
+
+def lines_of(series):
+    def part(action, key):
+        return {way: of[key] for way, of in series[action].items()}
+
+    lines = []
+    for block in "1 MiB", "128 KiB":
+        for key in "first", "second":
+            lines.append(Line(f"{key} {block}", f"{key} read, {block}", "GB/s", part(block, key),
+                              True))
+    speeds = [("direct", "`O_DIRECT`, 1 MiB"), ("touch", "`mmap`, first touch of each page")]
+    speeds += [(f"{n} readers", f"first read, 1 MiB, {n} readers") for n in READERS[1:]]
+    if "cold" in series:
+        speeds.append(("cold", "first read, 1 MiB, nothing in the page cache"))
+    lines += [Line(key, label, "GB/s", series[key], True) for key, label in speeds]
+    lines += [Line(f"random {key}", f"4 KiB at random, {key}", "us", part("random", key), False)
+              for key in ("p50", "p99")]
+    lines.append(Line("open", "open and close", "us", series["open"], False))
+    for key, label in (("cat", "`cat *` of 160 tensors"), ("ls -l", "`ls -l`"), ("find", "`find`"),
+                       ("du", "`du`")):
+        lines.append(Line(key, label, "ms", series[key], False))
+    return lines
+
+
+def goals_of(lines):
+    goals = []
+    for key in "first 1 MiB", "second 1 MiB", "first 128 KiB", "second 128 KiB", "direct":
+        line = lines[key]
+        goals.append(Goal(f"{line.label}, share of the smallest FUSE server",
+                          line.share(line.best_minimal()), at_least=0.95))
+    if "cold" in lines:
+        goals.append(Goal("cold read, share of a native one",
+                          lines["cold"].share(lines["cold"].values[NATIVE]), at_least=0.95))
+    random = lines["random p50"]
+    goals.append(Goal("4 KiB at random, p50, us more than the smallest FUSE server",
+                      random.values[OURS] - random.best_minimal(), at_most=1))
+    return goals
 
 
 def run(arguments, folder):
-    source, mountpoint = folder / "model.safetensors", folder / "mnt"
-    tensor = mountpoint / NAME
-    nbytes = arguments.megabytes * 1_000_000
-    offset = write_large_tensor(source, NAME, nbytes)
+    source, natives = folder / "model.safetensors", folder / "native"
+    write_random(source, gpt2_sizes(arguments.megabytes))
+    extract(source, natives)
+    nbytes = offsets(source)[LARGEST][1]
+    ways = ways_to(source, natives, folder / "mnt", arguments.binary)
+    check_bytes(ways, nbytes)
+    warm(source)
+    for name in os.listdir(natives):
+        warm(natives / name)
 
-    with Mount(arguments.binary, source, mountpoint):
-        expected = sha256(source, offset, nbytes)
-        for flags in 0, os.O_DIRECT:
-            if sha256(tensor, 0, nbytes, flags) != expected:
-                sys.exit("bench: the mount's bytes are not the source's")
-
-    def measure_native():
-        return {"native": read_range(source, offset, nbytes)}
-
-    def measure_mount():
-        with Mount(arguments.binary, source, mountpoint) as mount:
-            first = read_range(tensor, 0, nbytes)
-            second = read_range(tensor, 0, nbytes)
-            direct = read_range(tensor, 0, nbytes, os.O_DIRECT)
-            rss, anonymous = mount.resident_bytes()
-        return {"first": first, "second": second, "direct": direct,
-                "rss": rss, "rss_anonymous": anonymous}
-
-    rounds = []
-    for number in range(arguments.rounds):
-        steps = [measure_native, measure_mount]
-        if number % 2:
-            steps.reverse()
-        rounds.append({key: value for step in steps for key, value in step().items()})
-
-    measurements = {key: Series([values[key] for values in rounds]) for key in rounds[0]}
-    rows = []
-    for key, label in (("native", "native, of the source"), ("first", "mount, first read"),
-                       ("second", "mount, second read"), ("direct", "mount, O_DIRECT")):
-        speed = Series([nbytes / seconds / 1e9 for seconds in measurements[key].values])
-        share = measurements["native"] / measurements[key]
-        measurements[f"{key}_share"] = share
-        rows.append([label, speed.format(2), share.format(2)])
+    actions = Actions(ways, nbytes, Reads(folder), arguments.count).all()
+    lines = lines_of(interleave(actions, arguments.rounds))
+    rows, measurements = [], {"nbytes": nbytes, "model_nbytes": source.stat().st_size}
+    for line in lines:
+        digits = 2 if line.is_speed else 1
+        shares = {"share_of_native": line.share(line.values[NATIVE])}
+        if line.best_minimal():
+            shares["share_of_minimal"] = line.share(line.best_minimal())
+        cell = lambda name: line.values[name].format(digits) if name in line.values else ""
+        rows.append([f"{line.label}, {line.unit}", *map(cell, (NATIVE, *MINIMAL, OURS)),
+                     *(shares[key].format(2) if key in shares else ""
+                       for key in ("share_of_native", "share_of_minimal"))])
+        measurements[line.key] = {"label": line.label, "unit": line.unit, **line.values, **shares}
+    why = why_caches_stay()
     return Report(
-        title=f"Read a tensor of {arguments.megabytes} MB",
-        columns=["read", "GB/s", "share of native"],
+        title=f"Read tensors of a model of {source.stat().st_size / 1e6:.0f} MB",
+        columns=["what", "native file", "smallest FUSE server, splice", "the same, mapping",
+                 "safetensorfs", "share of native", "share of the smallest server's best"],
         rows=rows,
+        goals=goals_of({line.key: line for line in lines}),
         notes=[
-            f"median of {arguments.rounds} interleaved rounds (min-max), blocks of 1 MiB, source "
-            "in the page cache, a fresh mount in each round",
-            f"memory of the daemon after the reads: VmRSS {measurements['rss'].median / 2**20:.1f} "
-            f"MiB, RssAnon {measurements['rss_anonymous'].median / 2**20:.1f} MiB",
+            f"median of {arguments.rounds} interleaved rounds (min-max), shares round by round; a "
+            f"tensor of {nbytes / 1e6:.0f} MB, source in the page cache, each row on a fresh mount",
+            "smallest FUSE server: scripts/benchmarks/minimal_server.cc, one file, the mount "
+            "options and timeouts of safetensorfs",
+            "native: the source itself, buffered in the row of `O_DIRECT` too; in the last four "
+            "rows a folder of 160 files",
+            f"4 KiB at random: {arguments.count} places that have not been read",
+            *([f"skipped: with nothing in the page cache: {why}"] if why else []),
         ],
         measurements=measurements)
