@@ -181,11 +181,12 @@ void CudaDevice::Record(const Checkpoint& checkpoint, const SlabPlan& plan, cons
   }
   std::vector<Location>& locations = locations_[&checkpoint];
   locations.resize(checkpoint.index.size());
+  auto slab = slabs_.end();
   for (const Transfer& transfer : plan.transfers) {
     locations[transfer.tensor] = {transfer.slab, transfer.slab_offset};
-    LoadedSlab& slab = slabs_[transfer.slab];
-    slab.tensors.push_back(transfer.tensor);
-    ++slab.left;
+    if (slab == slabs_.end() || slab->first != transfer.slab) slab = slabs_.find(transfer.slab);
+    slab->second.tensors.push_back(transfer.tensor);
+    ++slab->second.left;
   }
 }
 

@@ -53,9 +53,12 @@ SlabPlan PlanSlabs(const TensorIndex& index, std::span<const std::uint32_t> tens
 }
 
 void SortBySlab(std::vector<Transfer>& transfers) {
-  std::ranges::sort(transfers, {}, [](const Transfer& transfer) {
+  const auto place = [](const Transfer& transfer) {
     return std::tuple(transfer.slab, transfer.slab_offset);
-  });
+  };
+  // As most plans are.
+  if (std::ranges::is_sorted(transfers, {}, place)) return;
+  std::ranges::sort(transfers, {}, place);
 }
 
 }  // namespace safetensorfs

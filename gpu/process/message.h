@@ -13,11 +13,12 @@ namespace safetensorfs {
 /// What the daemon and a worker tell each other, in frames (see Channel). Both are one program of
 /// one build, so the layout is that of memory. The daemon asks:
 ///
-///   kSources   Sources     files that the next job reads, with their descriptors; may come in
-///   parts kLoad      LoadJob     -> kProgress ..., kDone with the slabs kVerify    VerifyJob   ->
-///   kProgress ..., kDone kFree      FreeJob     -> kDone kCancel    id          ends that job
-///   soon: its kDone says EINTR, unless it was done kRead      ReadBack    -> kBytes; does not wait
-///   for jobs
+///   kSources  Sources    files that the next job reads, with descriptors; may come in parts
+///   kLoad     LoadJob    -> kProgress ..., kDone with the slabs
+///   kVerify   VerifyJob  -> kProgress ..., kDone
+///   kFree     FreeJob    -> kDone
+///   kCancel   id         ends that job soon: its kDone says EINTR, unless it was done
+///   kRead     ReadBack   -> kBytes; does not wait for jobs
 ///
 /// The worker also says kHello, once and first, kMemory now and then, and kLost as its last word.
 enum class MessageKind : std::uint32_t {

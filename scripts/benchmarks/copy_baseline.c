@@ -1,10 +1,9 @@
 /* What a load into the simulated GPU's memory costs without the loading:
  *
- *   copy_baseline FILE OFFSET NBYTES READERS KIND IS_FRESH
+ *   copy_baseline FILE OFFSET NBYTES READERS KIND
  *
  * KIND: read, copy or both. Both is a pipeline of readers, with two slots each, and two threads
- * that copy, as many as the streams of a load. IS_FRESH: 1 for a destination whose pages have not
- * been written before. Prints the wall-clock and CPU seconds that it took. */
+ * that copy, as many as the streams of a load. Prints the wall-clock and CPU seconds that it took. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -120,7 +119,7 @@ static char *map(long size, int fd) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 7) return 1;
+  if (argc != 6) return 1;
   file = open(argv[1], O_RDONLY);
   begin_offset = atol(argv[2]);
   nbytes = atol(argv[3]);
@@ -139,7 +138,7 @@ int main(int argc, char **argv) {
     int memory = memfd_create("destination", 0);
     if (ftruncate(memory, nbytes) != 0) return 1;
     destination = map(nbytes, memory);
-    if (atoi(argv[6]) == 0) memset(destination, 1, nbytes);
+    memset(destination, 1, nbytes);
   }
 
   double begin = seconds(), used = cpu_seconds();

@@ -173,6 +173,7 @@ Configuration::Configuration(const std::string& text) {
   for (size_t i = 0; i < count; ++i) devices.push_back(ReadDevice(lines, i));
   attributes = lines.Attributes();
   driver_version = lines.GetInt("driver_version", 12040);
+  reuse = lines.Get("reuse", 0) != 0;
   poison = lines.Get("poison", 0) != 0;
   ipc = lines.Get("ipc", 1) != 0;
   register_host = lines.Get("register", 1) != 0;

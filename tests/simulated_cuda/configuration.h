@@ -21,6 +21,10 @@
 //   compute_mode=0 *        2 prohibited: no context (46); 3 exclusive: one process's context (46)
 //   integrated=0 *          the device attribute
 //   attribute.CODE=VALUE    any device attribute, on all devices
+//   reuse=0                 1: freed memory is given out again to who asks for as much. A GPU's
+//   memory
+//                           costs no page faults, which otherwise are most of what a copy takes
+//                           here
 //   poison=0                1: new device memory is filled with 0xA5 instead of zeros
 //
 // What the driver does not support:
@@ -100,6 +104,7 @@ struct Configuration {
   std::vector<DeviceSettings> devices;
   std::map<int, int> attributes;
   int driver_version;
+  bool reuse;
   bool poison;
   bool ipc;
   bool register_host;

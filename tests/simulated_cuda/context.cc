@@ -89,7 +89,7 @@ CUresult Context::Allocate(size_t bytes, CUdeviceptr* address) {
   if (!state.Allocate(device_, settings, charged)) return CUDA_ERROR_OUT_OF_MEMORY;
   std::shared_ptr<DeviceBuffer> buffer;
   try {
-    buffer = DeviceBuffer::Create(bytes);
+    buffer = DeviceBuffer::Create(bytes, driver_.configuration().reuse);
   } catch (const std::bad_alloc&) {
     state.own().allocated[device_] -= charged;
     return CUDA_ERROR_OUT_OF_MEMORY;

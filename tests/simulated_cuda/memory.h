@@ -18,8 +18,9 @@ struct ImportEntry;
 // Owns the mapping and the descriptor.
 class DeviceBuffer {
  public:
-  // Throws std::bad_alloc.
-  static std::shared_ptr<DeviceBuffer> Create(size_t bytes);
+  // `reuse`: takes what a buffer of this size that was made so left, and leaves its own. Throws
+  // std::bad_alloc.
+  static std::shared_ptr<DeviceBuffer> Create(size_t bytes, bool reuse);
 
   // Maps another process's memfd and takes the descriptor; null where it cannot be mapped.
   static std::shared_ptr<DeviceBuffer> Open(int descriptor, size_t bytes);
@@ -46,6 +47,7 @@ class DeviceBuffer {
  private:
   DeviceBuffer() = default;
 
+  bool is_reused_ = false;
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
   int descriptor_ = -1;
