@@ -16,6 +16,10 @@ from daemon import DEADLINE
 PAGE = os.sysconf("SC_PAGESIZE")
 REPORT_NBYTES = 1 << 20
 CAP_IPC_LOCK = 14
+# What the tests that are not about one kind of device command: cpu, or one of the simulation's.
+DEVICE = os.environ.get("SAFETENSORFS_DEVICE", "cpu")
+cpu_only = pytest.mark.skipif(DEVICE != "cpu", reason="about the cpu device")
+cuda_only = pytest.mark.skipif(DEVICE == "cpu", reason="about cuda devices")
 
 
 def command(mounted, *lines):
@@ -49,6 +53,11 @@ def status(mounted):
     return json.loads((mounted / ".status").read_bytes())
 
 
+def device_status(mounted, device=DEVICE):
+    """What .status says of a device that somebody has asked for."""
+    return next(shown for shown in status(mounted)["devices"] if shown["name"] == device)
+
+
 def loads(mounted):
     """What runs and waits, in order."""
     return status(mounted)["loads"]
@@ -58,31 +67,35 @@ def control_of(mounted):
     return mounted / ".control"
 
 
-def data_of(mounted, device="cpu"):
-    return mounted / f".devices/{device}/data"
+def device_of(mounted, device=DEVICE):
+    return mounted / ".devices" / device
 
 
-def loaded(mounted, device="cpu"):
+def data_of(mounted, device=DEVICE):
+    return device_of(mounted, device) / "data"
+
+
+def loaded(mounted, device=DEVICE):
     """File names, as bytes, of what a device holds."""
     return set(os.listdir(os.fsencode(data_of(mounted, device))))
 
 
-def holds(mounted, *names, device="cpu"):
+def holds(mounted, *names, device=DEVICE):
     """Whether a device holds these tensors and no others."""
     return loaded(mounted, device) == {file_name(name) for name in names}
 
 
-def data_file(mounted, name, device="cpu"):
+def data_file(mounted, name, device=DEVICE):
     return os.path.join(os.fsencode(data_of(mounted, device)), file_name(name))
 
 
-def read_data(mounted, name, device="cpu"):
+def read_data(mounted, name, device=DEVICE):
     with open(data_file(mounted, name, device), "rb") as file:
         return file.read()
 
 
-def handle_of(mounted, name, device="cpu"):
-    return os.path.join(os.fsencode(mounted / f".devices/{device}/handles"), file_name(name))
+def handle_of(mounted, name, device=DEVICE):
+    return os.path.join(os.fsencode(device_of(mounted, device) / "handles"), file_name(name))
 
 
 def wait_until(condition, what):
@@ -97,7 +110,7 @@ def wait_until(condition, what):
 def locked_nbytes(mounted):
     """What the daemon has locked; under AddressSanitizer, whose mlock does nothing, what it would."""
     if os.environ.get("SAFETENSORFS_SANITIZED"):
-        return status(mounted)["devices"][0]["held_nbytes"]
+        return device_status(mounted, "cpu")["held_nbytes"]
     for line in Path(f"/proc/{mounted.pid}/status").read_text().splitlines():
         if line.startswith("VmLck:"):
             return int(line.split()[1]) * 1024

@@ -9,7 +9,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "simulated_cuda"))
 
 import daemon
+from commands import DEVICE, locked_nbytes
 from simulation import Simulation
+
+# What the simulated driver counts that a real one would not survive.
+MISUSES = (
+    "freed_while_imported", "freed_while_copying", "closed_while_copying", "copies_outside_memory",
+    "old_abi_calls",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,6 +37,29 @@ def fuse_for_everyone():
 def folder():
     with daemon.scratch() as path:
         yield path
+
+
+@pytest.fixture(autouse=True)
+def driver_of_the_device(request, monkeypatch):
+    """Where DEVICE is the simulation's, every daemon finds it, however a test starts it."""
+    if DEVICE == "cpu":
+        yield
+        return
+    simulation = request.getfixturevalue("simulation")
+    for name, value in simulation.environment().items():
+        monkeypatch.setenv(name, value)
+    yield
+    counts = simulation.counters()
+    assert {name: counts[name] for name in MISUSES} == dict.fromkeys(MISUSES, 0)
+
+
+@pytest.fixture
+def held_nbytes(request):
+    """held_nbytes(mounted): what DEVICE really holds, whatever the daemon says of it."""
+    if DEVICE == "cpu":
+        return locked_nbytes
+    simulation, ordinal = request.getfixturevalue("simulation"), int(DEVICE.partition(":")[2])
+    return lambda _: simulation.allocated_bytes(ordinal)
 
 
 @pytest.fixture

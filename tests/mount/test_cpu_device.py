@@ -11,11 +11,12 @@ import pytest
 
 from checkpoints import every_dtype, file_name, frame, path_of, tensor, write, write_sharded
 from commands import (
-    PAGE, command, control_of, data_file, data_of, handle_of, holds, loaded, locked_nbytes,
-    pages_nbytes, read_data, refusal, skip_unless_lockable, status,
+    PAGE, command, control_of, cpu_only, data_file, data_of, handle_of, holds, loaded,
+    locked_nbytes, pages_nbytes, read_data, refusal, skip_unless_lockable, status,
 )  # fmt: skip
 from daemon import BINARY, DEADLINE, make_mountpoint, run
 
+pytestmark = cpu_only
 DIRECT_IO_SERVER = os.environ.get(
     "DIRECT_IO_SERVER", os.path.join(os.path.dirname(BINARY), "direct_io_server")
 )
