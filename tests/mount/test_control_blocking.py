@@ -9,13 +9,13 @@ import pytest
 
 from checkpoints import file_name
 from commands import (
-    command, control_of, data_of, loaded, loads, locked_nbytes, report, skip_unless_lockable,
-    status, wait_until,
+    DEVICE, command, control_of, cuda_only, data_of, loaded, loads, read_data, report,
+    skip_unless_lockable, status, wait_until,
 )  # fmt: skip
 from daemon import DEADLINE, Mount, foreground, make_mountpoint, mounts_at, run, unmounting
 from gate import ENDING, HARMLESS, HELD_NBYTES, SMALL, Gate, Writer
 
-LOAD_HELD = "load cpu held\n"
+LOAD_HELD = f"load {DEVICE} held\n"
 # What a write says that the daemon's end has ended.
 CUT_OFF = ("EINTR", "ENOTCONN", "ECONNABORTED")
 
@@ -26,7 +26,8 @@ def named(signals):
 
 @pytest.fixture
 def gate(folder):
-    skip_unless_lockable(HELD_NBYTES + (1 << 20))
+    if DEVICE == "cpu":
+        skip_unless_lockable(HELD_NBYTES + (1 << 20))
     with Gate(folder) as gate:
         yield gate
 
@@ -56,21 +57,28 @@ def writer(gated, gate):
 def pass_interrupts(writer, times=3):
     """Until the daemon has seen all signals up to now, since it is told of them in order."""
     for _ in range(times):
-        waiting = writer("load cpu small.0\n", handled=[signal.SIGINT])
+        waiting = writer(f"load {DEVICE} small.0\n", handled=[signal.SIGINT])
         waiting.kill(signal.SIGINT)
         assert waiting.finish() == "EINTR"
+
+
+def assert_nothing_is_held(mounted, held_nbytes):
+    """After a load that was cancelled: a worker that is late is not waited for by its writer."""
+    if DEVICE != "cpu":
+        wait_until(lambda: held_nbytes(mounted) == 0, "memory is freed")
+    assert held_nbytes(mounted) == 0
 
 
 def test_status_shows_what_runs_and_what_waits(gated, gate, writer):
     running = writer(LOAD_HELD)
     gate.wait_until_held()
-    waiting = writer("verify cpu small.1\n")
+    waiting = writer(f"verify {DEVICE} small.1\n")
     wait_until(lambda: loads(gated)[0]["nbytes_done"] > 0, "progress")
     first, second = loads(gated)
-    assert (first["verb"], first["device"], first["pid"]) == ("load", "cpu", running.pid)
+    assert (first["verb"], first["device"], first["pid"]) == ("load", DEVICE, running.pid)
     assert 0 < first["nbytes_done"] < first["nbytes_total"]
     assert HELD_NBYTES <= first["nbytes_total"] <= HELD_NBYTES + 8192
-    assert (second["verb"], second["device"], second["pid"]) == ("verify", "cpu", waiting.pid)
+    assert (second["verb"], second["device"], second["pid"]) == ("verify", DEVICE, waiting.pid)
     assert second["nbytes_done"] == 0
     assert not {"held", b"held"} & loaded(gated)
     gate.open()
@@ -80,11 +88,12 @@ def test_status_shows_what_runs_and_what_waits(gated, gate, writer):
     assert loaded(gated) == {b"held"}
 
 
-def test_a_thousand_waiting_writers_hold_up_nothing(gated, gate, writer):
+def test_a_thousand_waiting_writers_hold_up_nothing(gated, gate, writer, held_nbytes):
     running = writer(LOAD_HELD)
     gate.wait_until_held()
     script = (
-        'for n in $(seq 1000); do echo "load cpu small.$((n % 100))" > $0 || touch $1 & done; wait'
+        f'for n in $(seq 1000); do echo "load {DEVICE} small.$((n % 100))" > $0 || touch $1 & '
+        "done; wait"
     )
     failed = gate.checkpoint.path.with_name("failed")
     with subprocess.Popen(["bash", "-c", script, control_of(gated), failed]) as shell:
@@ -109,15 +118,16 @@ def test_a_thousand_waiting_writers_hold_up_nothing(gated, gate, writer):
     assert running.finish() == "done"
     assert not failed.exists()
     assert loaded(gated) == {file_name(name) for name in (*SMALL, "held")}
-    command(gated, "unload cpu *")
-    assert locked_nbytes(gated) == 0
+    command(gated, f"unload {DEVICE} *")
+    assert held_nbytes(gated) == 0
 
 
 def test_a_thousand_killed_writers_leave_nothing(gated, gate, writer):
     running = writer(LOAD_HELD)
     gate.wait_until_held()
     script = (
-        'trap "kill 0" TERM; for n in $(seq 1000); do echo "load cpu small.1" > $0 & done; wait'
+        'trap "kill 0" TERM; '
+        f'for n in $(seq 1000); do echo "load {DEVICE} small.1" > $0 & done; wait'
     )
     with subprocess.Popen(["bash", "-c", script, control_of(gated)], start_new_session=True,
                           stderr=subprocess.PIPE) as shell:  # fmt: skip
@@ -131,7 +141,7 @@ def test_a_thousand_killed_writers_leave_nothing(gated, gate, writer):
 
 
 @named([*ENDING, signal.SIGKILL])
-def test_a_signal_that_ends_cancels_a_load(gated, gate, writer, number):
+def test_a_signal_that_ends_cancels_a_load(gated, gate, writer, number, held_nbytes):
     running = writer(LOAD_HELD)
     gate.wait_until_held()
     running.kill(number)
@@ -139,29 +149,50 @@ def test_a_signal_that_ends_cancels_a_load(gated, gate, writer, number):
     gate.open()
     assert running.finish() == number.name
     wait_until(lambda: loads(gated) == [], "the end of the load")
-    assert locked_nbytes(gated) == 0
+    assert_nothing_is_held(gated, held_nbytes)
     assert loaded(gated) == set()
-    command(gated, "load cpu held")
+    command(gated, f"load {DEVICE} held")
     assert loaded(gated) == {b"held"}
 
 
 @named(ENDING)
-def test_a_signal_that_ends_cancels_where_it_is_handled_too(gated, gate, writer, number):
+def test_a_signal_that_ends_cancels_where_it_is_handled_too(
+    gated, gate, writer, number, held_nbytes
+):
     running = writer(LOAD_HELD, handled=[number])
     gate.wait_until_held()
     running.kill(number)
     pass_interrupts(writer)
     gate.open()
     assert running.finish() == "EINTR"
-    assert locked_nbytes(gated) == 0
+    assert_nothing_is_held(gated, held_nbytes)
     assert loaded(gated) == set()
+
+
+@cuda_only
+def test_a_load_is_cancelled_though_its_source_does_not_go_on(gated, gate, writer, held_nbytes):
+    """The worker's read of it ends later; on the cpu device the write waits for that."""
+    command(gated, f"load {DEVICE} small.1")
+    before = held_nbytes(gated)
+    running = writer(LOAD_HELD, handled=[signal.SIGINT])
+    gate.wait_until_held()
+    running.kill(signal.SIGINT)
+    assert running.finish() == "EINTR"
+    assert "not let go" in report(gated)
+    assert loads(gated) == [] and loaded(gated) == {b"small.1"}
+    assert read_data(gated, "small.1") == gate.checkpoint["small.1"].data
+    command(gated, "load cpu small.2")
+    gate.open()
+    wait_until(lambda: held_nbytes(gated) == before, "memory is freed")
+    command(gated, f"load {DEVICE} held", f"verify {DEVICE}")
+    assert loaded(gated) == {b"small.1", b"held"}
 
 
 @named([*ENDING, signal.SIGKILL])
 def test_a_signal_that_ends_cancels_a_waiting_command_at_once(gated, gate, writer, number):
     writer(LOAD_HELD)
     gate.wait_until_held()
-    waiting = writer("load cpu small.1\n")
+    waiting = writer(f"load {DEVICE} small.1\n")
     waiting.kill(number)
     assert waiting.finish() == number.name
     (left,) = loads(gated)
@@ -172,7 +203,7 @@ def test_a_signal_that_ends_cancels_a_waiting_command_at_once(gated, gate, write
 def test_a_signal_that_is_handled_and_goes_on_cancels_nothing(gated, gate, writer, number):
     running = writer(LOAD_HELD, handled=[number])
     gate.wait_until_held()
-    waiting = writer("load cpu small.1\n", handled=[number])
+    waiting = writer(f"load {DEVICE} small.1\n", handled=[number])
     running.kill(number)
     waiting.kill(number)
     pass_interrupts(writer)
@@ -185,7 +216,7 @@ def test_a_signal_that_is_handled_and_goes_on_cancels_nothing(gated, gate, write
 
 
 def test_stopping_and_continuing_cancels_nothing(gated, gate, writer):
-    running, waiting = writer(LOAD_HELD), writer("load cpu small.1\n")
+    running, waiting = writer(LOAD_HELD), writer(f"load {DEVICE} small.1\n")
     gate.wait_until_held()
     for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGTSTP, signal.SIGCONT):
         running.kill(number)
@@ -201,7 +232,7 @@ def test_a_harmless_signal_does_not_hide_a_later_one_that_ends(gated, gate, writ
     """The kernel tells of one signal only."""
     writer(LOAD_HELD)
     gate.wait_until_held()
-    waiting = writer("load cpu small.1\n", handled=[signal.SIGUSR1])
+    waiting = writer(f"load {DEVICE} small.1\n", handled=[signal.SIGUSR1])
     waiting.kill(signal.SIGUSR1)
     pass_interrupts(writer)
     waiting.kill(signal.SIGTERM)
@@ -209,7 +240,8 @@ def test_a_harmless_signal_does_not_hide_a_later_one_that_ends(gated, gate, writ
 
 
 def test_a_cancelled_script_goes_no_further(gated, gate, writer):
-    running = writer(f"load cpu small.1\n{LOAD_HELD}load cpu small.2\n", handled=[signal.SIGINT])
+    script = f"load {DEVICE} small.1\n{LOAD_HELD}load {DEVICE} small.2\n"
+    running = writer(script, handled=[signal.SIGINT])
     gate.wait_until_held()
     running.kill(signal.SIGINT)
     pass_interrupts(writer)
@@ -223,7 +255,7 @@ def test_a_cancelled_script_goes_no_further(gated, gate, writer):
 def test_ctrl_c_ends_a_shell_script(gated, gate, writer):
     writer(LOAD_HELD)
     gate.wait_until_held()
-    script = 'echo "load cpu small.1" > $0; echo went on'
+    script = f'echo "load {DEVICE} small.1" > $0; echo went on'
 
     def interruptible():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -241,7 +273,7 @@ def test_ctrl_c_ends_a_shell_script(gated, gate, writer):
 def test_a_last_line_that_runs_at_the_close_is_cancelled_too(gated, gate, writer):
     writer(LOAD_HELD)
     gate.wait_until_held()
-    closing = Writer(gated, "load cpu small.1".rjust(512), handled=[signal.SIGINT])
+    closing = Writer(gated, f"load {DEVICE} small.1".rjust(512), handled=[signal.SIGINT])
     wait_until(lambda: closing.is_known(gated), "the last line")
     closing.kill(signal.SIGINT)
     assert closing.finish() == "done"
@@ -250,8 +282,8 @@ def test_a_last_line_that_runs_at_the_close_is_cancelled_too(gated, gate, writer
 
 def test_a_killed_writer_runs_no_line_that_it_has_not_ended(gated, gate):
     """It may have meant another tensor: its descriptor is closed in the middle of a word."""
-    for line in ("load cpu small.1", "help") * 10:
-        command(gated, "load cpu small.2")
+    for line in (f"load {DEVICE} small.1", "help") * 10:
+        command(gated, f"load {DEVICE} small.2")
         ready, told = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -269,10 +301,11 @@ def test_a_killed_writer_runs_no_line_that_it_has_not_ended(gated, gate):
 
 def test_commands_of_one_device_run_in_order(gated, gate, writer):
     lines = [
-        "load cpu small.1", "unload cpu small.1", "load cpu small.*", "unload cpu small.1?",
-        "verify cpu small.1", "unload cpu held", "unload cpu small.9*", "load cpu small.9",
+        ("load", "small.1"), ("unload", "small.1"), ("load", "small.*"), ("unload", "small.1?"),
+        ("verify", "small.1"), ("unload", "held"), ("unload", "small.9*"), ("load", "small.9"),
     ]  # fmt: skip
-    writers = [writer(LOAD_HELD)] + [writer(line + "\n") for line in lines]
+    writers = [writer(LOAD_HELD)]
+    writers += [writer(f"{verb} {DEVICE} {pattern}\n") for verb, pattern in lines]
     assert [load["pid"] for load in loads(gated)] == [w.pid for w in writers]
     gate.open()
     assert [w.finish() for w in writers] == ["done"] * len(writers)
@@ -281,7 +314,7 @@ def test_commands_of_one_device_run_in_order(gated, gate, writer):
 
 
 def test_rm_is_refused_at_once_while_a_command_runs(gated, gate, writer):
-    command(gated, "load cpu small.1 small.2")
+    command(gated, f"load {DEVICE} small.1 small.2")
     running = writer(LOAD_HELD)
     gate.wait_until_held()
     removed = run("rm", "-f", data_of(gated) / "small.1")
@@ -295,16 +328,16 @@ def test_rm_is_refused_at_once_while_a_command_runs(gated, gate, writer):
     assert loaded(gated) == {b"small.2"}
 
 
-def test_a_failing_source_fails_the_load_alone(gated, gate, writer):
+def test_a_failing_source_fails_the_load_alone(gated, gate, writer, held_nbytes):
     """Its server ends while the load waits for it."""
-    command(gated, "load cpu small.1")
-    before = locked_nbytes(gated)
+    command(gated, f"load {DEVICE} small.1")
+    before = held_nbytes(gated)
     running = writer(LOAD_HELD)
     gate.wait_until_held()
     run(*unmounting(gate.place, lazily=True))
     gate.server.kill()
     assert running.finish() in ("EIO", "ENOMEM", "ESTALE")
-    assert locked_nbytes(gated) == before
+    assert held_nbytes(gated) == before
     assert loaded(gated) == {b"small.1"}
     assert status(gated)["loads"] == []
     gate.server.stdin = open(os.devnull, "w")
@@ -318,7 +351,7 @@ def test_a_daemon_that_is_ended_during_a_load_ends_cleanly(gate, folder, number)
             mounted = Mount(gate.source, mountpoint=place).at(process.pid)
             running = Writer(mounted, LOAD_HELD)
             gate.wait_until_held()
-            waiting = Writer(mounted, "load cpu small.1\n")
+            waiting = Writer(mounted, f"load {DEVICE} small.1\n")
             wait_until(lambda: waiting.is_known(mounted), "the waiting command")
             process.send_signal(number)
             assert waiting.written() in CUT_OFF
@@ -352,7 +385,7 @@ def test_an_unmount_with_everything_loaded_ends_cleanly(gate, folder):
     gate.open()
     with foreground(folder, "-f", gate.source, place) as process:
         mounted = Mount(gate.source, mountpoint=place).at(process.pid)
-        command(mounted, "load cpu *")
+        command(mounted, f"load {DEVICE} *")
         assert run(*unmounting(place)).returncode == 0
         assert process.wait(DEADLINE) == 0
     os.rmdir(place)

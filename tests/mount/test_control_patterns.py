@@ -3,7 +3,7 @@
 import pytest
 
 from checkpoints import tensor, write
-from commands import command, control_of, holds, refusal
+from commands import DEVICE, command, control_of, holds, refusal
 from daemon import output_of
 
 LAYERS = [f"h.{n}.w" for n in range(40)]
@@ -28,7 +28,7 @@ def strange(folder, mount):
 
 @pytest.mark.parametrize("name", STRANGE, ids=ascii)
 def test_printf_q_names_a_tensor_whatever_its_name(strange, name):
-    script = 'printf "load cpu %q\\n" "$1" > "$2"'
+    script = f'printf "load {DEVICE} %q\\n" "$1" > "$2"'
     output_of("bash", "-c", script, "bash", name, control_of(strange))
     assert holds(strange, name)
     output_of("bash", "-c", script.replace("load", "unload"), "bash", name, control_of(strange))
@@ -36,9 +36,9 @@ def test_printf_q_names_a_tensor_whatever_its_name(strange, name):
 
 
 def test_a_file_name_stands_for_its_tensor(model):
-    command(model, "load cpu a%2Fb %2Edot 100%25")
+    command(model, f"load {DEVICE} a%2Fb %2Edot 100%25")
     assert holds(model, "a/b", ".dot", "100%")
-    command(model, "unload cpu a/b .dot '100%'")
+    command(model, f"unload {DEVICE} a/b .dot '100%'")
     assert holds(model)
 
 
@@ -56,7 +56,7 @@ def test_a_file_name_stands_for_its_tensor(model):
     ("%2E.", ".."), ("/", "/"),
 ])  # fmt: skip
 def test_words_are_quoted_as_in_bash(strange, word, name):
-    command(strange, f"load cpu {word}")
+    command(strange, f"load {DEVICE} {word}")
     assert holds(strange, name)
 
 
@@ -68,7 +68,7 @@ def test_words_are_quoted_as_in_bash(strange, word, name):
     ("?dot", [".dot"]), ("*e wte", ["wte"]),
 ])  # fmt: skip
 def test_globs_choose_among_names_and_file_names(model, pattern, matches):
-    command(model, f"load cpu {pattern}")
+    command(model, f"load {DEVICE} {pattern}")
     assert holds(model, *matches)
 
 
@@ -76,17 +76,17 @@ def test_globs_choose_among_names_and_file_names(model, pattern, matches):
     "pattern", ["'h.*'", r"h.\*", '"h.*"', "h.'*'", "$'h.*'", "h.[*]", "H.*.w", "'*'"]
 )
 def test_a_quoted_glob_character_is_literal(model, pattern):
-    code, sentence = refusal(model, f"load cpu {pattern}")
+    code, sentence = refusal(model, f"load {DEVICE} {pattern}")
     assert code == "ENOENT"
     assert holds(model)
 
 
 def test_the_shell_may_expand_the_globs(model, strange):
-    output_of("bash", "-c", "cd $0; echo load cpu h.* > .control", model)
+    output_of("bash", "-c", f"cd $0; echo load {DEVICE} h.* > .control", model)
     assert holds(model, *LAYERS)
-    output_of("bash", "-c", "cd $0; echo load cpu * > .control", model)
+    output_of("bash", "-c", f"cd $0; echo load {DEVICE} * > .control", model)
     assert holds(model, *NAMES)
-    quoted = 'cd $0; printf "load cpu%s\\n" "$(printf " %q" *)" > .control'
+    quoted = f'cd $0; printf "load {DEVICE}%s\\n" "$(printf " %q" *)" > .control'
     output_of("bash", "-c", quoted, strange)
     # The file %2F is that of /, but the word is another tensor's name.
     assert holds(strange, *(name for name in STRANGE if name != "/"))

@@ -12,14 +12,15 @@ import pytest
 
 from checkpoints import tensor, write
 from commands import (
-    command, control_of, data_file, data_of, handle_of, holds, loaded, locked_nbytes, pages_nbytes,
-    read_data,
+    DEVICE, command, control_of, data_file, data_of, device_of, handle_of, holds, loaded,
+    pages_nbytes, read_data,
 )  # fmt: skip
 from daemon import DEADLINE, output_of, run
 
 SIZES = [100, 5000, 4096, 3, 8192, 0, 12000, 1, 4095, 4097, 40, 40, 40, 20000, 7, 65536, 1, 0, 9]
 TENSORS = [tensor(f"t{n}", "U8", (size,)) for n, size in enumerate(SIZES)]
 NAMES = [t.name for t in TENSORS]
+SLAB_NBYTES = 2 << 20
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def errno_of(action, *arguments):
 def test_data_is_read_at_any_offset(folder, mount):
     checkpoint = write(folder / "m.safetensors", [tensor("t", "U8", (3_000_001,))], residue=1)
     mounted, t = mount(checkpoint.path), checkpoint["t"]
-    command(mounted, "load cpu t")
+    command(mounted, f"load {DEVICE} t")
     with open(data_file(mounted, "t"), "rb", buffering=0) as file:
         dice = random.Random(1)
         for _ in range(200):
@@ -52,10 +53,11 @@ def test_data_is_read_at_any_offset(folder, mount):
 
 def test_what_is_not_loaded_is_not_there(model):
     mounted, _ = model
-    assert os.listdir(data_of(mounted)) == os.listdir(mounted / ".devices/cpu/handles") == []
-    command(mounted, "load cpu t1")
-    assert os.listdir(mounted / ".devices/cpu/slabs") == []
-    assert sorted(os.listdir(mounted / ".devices/cpu")) == ["data", "handles", "info", "slabs"]
+    assert os.listdir(data_of(mounted)) == os.listdir(device_of(mounted) / "handles") == []
+    assert os.listdir(device_of(mounted) / "slabs") == []
+    command(mounted, f"load {DEVICE} t1")
+    assert os.listdir(device_of(mounted) / "slabs") == ([] if DEVICE == "cpu" else ["1"])
+    assert sorted(os.listdir(device_of(mounted))) == ["data", "handles", "info", "slabs"]
     for below in (
         "data/t2",
         "handles/t2",
@@ -65,10 +67,11 @@ def test_what_is_not_loaded_is_not_there(model):
         "nothing",
         "data/t1/x",
         "slabs/0",
+        "slabs/2",
         "slabs/t1",
     ):
         with pytest.raises((FileNotFoundError, NotADirectoryError)):
-            os.stat(mounted / ".devices/cpu" / below)
+            os.stat(device_of(mounted) / below)
     for device in ("cuda:99", "CPU", "cpu:0"):
         assert not (mounted / ".devices" / device).exists()
 
@@ -77,39 +80,49 @@ def test_devices_are_hidden_and_reachable(model):
     mounted, checkpoint = model
     listings = (["ls", "-AR"], ["find"], ["find", "-type", "d"])
     before = [output_of(*words, cwd=mounted.path) for words in listings]
-    command(mounted, "load cpu *")
+    command(mounted, f"load {DEVICE} *")
     assert before == [output_of(*words, cwd=mounted.path) for words in listings]
     assert ".devices" not in os.listdir(mounted)
-    assert "cpu" in os.listdir(mounted / ".devices")
+    assert DEVICE in os.listdir(mounted / ".devices")
     du = int(output_of("du", "-s", "--apparent-size", "-B1", mounted).split()[0])
     assert du < 2 * sum(SIZES) + 65536
-    assert os.path.samefile(mounted / ".devices/cpu/data/..", mounted / ".devices/cpu")
+    assert os.path.samefile(data_of(mounted) / "..", device_of(mounted))
     assert os.path.samefile(mounted / ".devices/..", mounted.path)
     assert run("ls", "-laR", mounted / ".devices").stderr == ""
 
 
-def test_rm_unloads(model):
+def needed_nbytes(checkpoint, held):
+    """What a device needs for these after one load of all: their pages, or the slab they are in."""
+    if DEVICE == "cpu":
+        return pages_nbytes(checkpoint, held)
+    return SLAB_NBYTES if held else 0
+
+
+def test_rm_unloads(model, held_nbytes):
     mounted, checkpoint = model
-    command(mounted, "load cpu *")
+    command(mounted, f"load {DEVICE} *")
     output_of("rm", data_of(mounted) / "t1", data_of(mounted) / "t5")
     held = set(NAMES) - {"t1", "t5"}
     assert holds(mounted, *held)
-    assert locked_nbytes(mounted) == pages_nbytes(checkpoint, held)
+    assert held_nbytes(mounted) == needed_nbytes(checkpoint, held)
     output_of("bash", "-c", 'rm "$0"/t1?', data_of(mounted), stdin=subprocess.DEVNULL)
     held = {name for name in held if len(name) == 2}
     assert holds(mounted, *held)
     assert errno_of(os.unlink, data_file(mounted, "t1")) == errno.ENOENT
     assert (mounted / "t1").read_bytes() == checkpoint["t1"].data
+    for name in held:
+        os.unlink(data_file(mounted, name))
+    assert held_nbytes(mounted) == 0
 
 
-def test_rm_r_fails_at_the_folder_and_leaves_the_mount_whole(model):
+def test_rm_r_fails_at_the_folder_and_leaves_the_mount_whole(model, held_nbytes):
     mounted, checkpoint = model
-    command(mounted, "load cpu *")
+    command(mounted, f"load {DEVICE} *")
     removed = run("rm", "-r", data_of(mounted))
     assert removed.returncode != 0 and "data" in removed.stderr
     assert run("rm", "-rf", mounted / ".devices").returncode != 0
-    assert holds(mounted) and locked_nbytes(mounted) == 0
-    command(mounted, "load cpu t1")
+    assert holds(mounted) and held_nbytes(mounted) == 0
+    command(mounted, f"load {DEVICE} t1")
     assert read_data(mounted, "t1") == checkpoint["t1"].data
 
 
@@ -122,14 +135,14 @@ def test_rm_r_fails_at_the_folder_and_leaves_the_mount_whole(model):
         "rm -r ./*",
     ],
 )
-def test_removing_hundreds_leaves_none(folder, mount, script):
+def test_removing_hundreds_leaves_none(folder, mount, script, held_nbytes):
     many = [tensor(f"layer.{n}.{'weight' * 12}", "U8", (100,)) for n in range(700)]
     mounted = mount(write(folder / "m.safetensors", many).path)
-    command(mounted, "load cpu *")
+    command(mounted, f"load {DEVICE} *")
     assert len(loaded(mounted)) == 700
     output_of("bash", "-c", script, cwd=data_of(mounted))
     assert holds(mounted)
-    assert locked_nbytes(mounted) == 0
+    assert held_nbytes(mounted) == 0
 
 
 def test_rm_in_the_folders_of_two_checkpoints_at_once_works(folder, mount):
@@ -139,7 +152,7 @@ def test_rm_in_the_folders_of_two_checkpoints_at_once_works(folder, mount):
     mounted = mount(folder / "models")
     places = [mounted / f"{stem}.tensors" for stem in ("one", "two")]
     for place in places:
-        command(place, "load cpu *")
+        command(place, f"load {DEVICE} *")
     script = 'cd "$0"; for name in *; do rm "$name"; done'
     removers = [
         subprocess.Popen(["bash", "-c", script, data_of(place)], stderr=subprocess.PIPE)
@@ -151,12 +164,12 @@ def test_rm_in_the_folders_of_two_checkpoints_at_once_works(folder, mount):
 
 CHANGES = """
 import os, random, select, sys
-dice, control = random.Random(1), sys.argv[1]
+dice, (control, device) = random.Random(1), sys.argv[1:]
 while not select.select([0], [], [], 0)[0]:
     names = " ".join(f"x.{n}" for n in dice.sample(range(200), 60))
     for verb in ("load", "unload"):
         descriptor = os.open(control, os.O_WRONLY)
-        os.write(descriptor, f"{verb} cpu {names}\\n".encode())
+        os.write(descriptor, f"{verb} {device} {names}\\n".encode())
         os.close(descriptor)
 """
 
@@ -165,7 +178,7 @@ while not select.select([0], [], [], 0)[0]:
 def changing(mounted):
     """Another process loads and unloads tensors named x.* all the time."""
     child = subprocess.Popen(
-        [sys.executable, "-c", CHANGES, control_of(mounted)], stdin=subprocess.PIPE
+        [sys.executable, "-c", CHANGES, control_of(mounted), DEVICE], stdin=subprocess.PIPE
     )
     try:
         yield
@@ -174,13 +187,13 @@ def changing(mounted):
         assert child.wait(DEADLINE) == 0
 
 
-def test_a_listing_is_right_while_commands_change_it(folder, mount):
+def test_a_listing_is_right_while_commands_change_it(folder, mount, held_nbytes):
     names = [f"{kind}.{n}" for n in range(200) for kind in ("stays", "x")]
     checkpoint = write(
         folder / "m.safetensors", [tensor(name, "U8", (n % 50,)) for n, name in enumerate(names)]
     )
     mounted = mount(checkpoint.path)
-    command(mounted, "load cpu stays.*")
+    command(mounted, f"load {DEVICE} stays.*")
     staying = {name for name in names if name.startswith("stays")}
     with changing(mounted):
         for _ in range(100):
@@ -194,31 +207,31 @@ def test_a_listing_is_right_while_commands_change_it(folder, mount):
             for name in ("x.3", "x.190"):
                 with contextlib.suppress(OSError):
                     assert read_data(mounted, name) == checkpoint[name].data
-    command(mounted, "unload cpu *")
-    assert locked_nbytes(mounted) == 0
+    command(mounted, f"unload {DEVICE} *")
+    assert held_nbytes(mounted) == 0
 
 
 def test_an_open_descriptor_never_reads_another_load(model):
     mounted, checkpoint = model
     t = checkpoint["t13"]
-    command(mounted, "load cpu t13")
+    command(mounted, f"load {DEVICE} t13")
     with open(data_file(mounted, "t13"), "rb", buffering=0) as before:
         assert os.pread(before.fileno(), 100, 50) == t.data[50:150]
         first = os.fstat(before.fileno()).st_ino
-        command(mounted, "unload cpu t13")
+        command(mounted, f"unload {DEVICE} t13")
         assert errno_of(os.pread, before.fileno(), 100, 50) == errno.ESTALE
-        command(mounted, "load cpu t1 t13")
+        command(mounted, f"load {DEVICE} t1 t13")
         assert errno_of(os.pread, before.fileno(), 100, 50) == errno.ESTALE
         assert read_data(mounted, "t13") == t.data
         assert os.stat(data_file(mounted, "t13")).st_ino != first
     for _ in range(20):
-        command(mounted, "unload cpu t13", "load cpu t13")
+        command(mounted, f"unload {DEVICE} t13", f"load {DEVICE} t13")
         assert read_data(mounted, "t13") == t.data
 
 
 def test_data_can_not_be_written_created_or_renamed(model):
     mounted, _ = model
-    command(mounted, "load cpu t1 t2")
+    command(mounted, f"load {DEVICE} t1 t2")
     one, new = data_file(mounted, "t1"), data_file(mounted, "new")
     for action in (
         lambda: os.open(one, os.O_WRONLY), lambda: os.open(one, os.O_RDWR),
@@ -227,10 +240,10 @@ def test_data_can_not_be_written_created_or_renamed(model):
         lambda: os.link(one, new), lambda: os.symlink("x", new), lambda: os.mkdir(new),
         lambda: os.chmod(one, 0o777), lambda: os.rename(data_file(mounted, "t2"), one),
         lambda: os.unlink(handle_of(mounted, "t1")),
-        lambda: os.mkdir(mounted / ".devices/cpu/slabs/1"),
-        lambda: os.unlink(mounted / ".devices/cpu/info"), lambda: os.rmdir(data_of(mounted)),
+        lambda: os.mkdir(device_of(mounted) / "slabs/99"),
+        lambda: os.unlink(device_of(mounted) / "info"), lambda: os.rmdir(data_of(mounted)),
         lambda: os.rmdir(mounted / ".devices"), lambda: os.unlink(mounted / "t1"),
-        lambda: os.open(mounted / ".devices/cpu/info", os.O_WRONLY),
+        lambda: os.open(device_of(mounted) / "info", os.O_WRONLY),
         lambda: os.rename(mounted / "t3", new),
     ):  # fmt: skip
         assert errno_of(action) in (errno.EROFS, errno.EPERM, errno.EACCES, errno.EBUSY)
@@ -239,7 +252,7 @@ def test_data_can_not_be_written_created_or_renamed(model):
 
 def test_data_may_be_mapped_privately_or_says_that_it_can_not(model):
     mounted, checkpoint = model
-    command(mounted, "load cpu t13")
+    command(mounted, f"load {DEVICE} t13")
     with open(data_file(mounted, "t13"), "rb") as file:
         for flags in (mmap.MAP_PRIVATE, mmap.MAP_SHARED):
             try:

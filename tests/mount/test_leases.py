@@ -15,8 +15,8 @@ import pytest
 
 from checkpoints import every_dtype, file_name, nbytes, path_of, tensor, write
 from commands import (
-    command, control_of, data_of, handle_of, holds, loaded, locked_nbytes, refusal, report, status,
-    wait_until,
+    DEVICE, command, control_of, cpu_only, data_of, device_of, device_status, handle_of, holds,
+    loaded, refusal, report, wait_until,
 )  # fmt: skip
 from daemon import AS_OTHER_USER, DEADLINE, OTHER_GID, OTHER_UID, output_of, run
 
@@ -25,9 +25,9 @@ NAMES = ["wte", "h.0.w", "h.1.w", "a/b"]
 
 @pytest.fixture
 def model(folder, mount):
-    """With everything loaded."""
+    """With everything loaded by a command each: a lease keeps a slab, and loads share none."""
     mounted = mount(write(folder / "m.safetensors", [tensor(name) for name in NAMES]).path)
-    command(mounted, "load cpu *")
+    command(mounted, *[f"load {DEVICE} {name}" for name in NAMES])
     return mounted
 
 
@@ -65,7 +65,7 @@ def program_of(pid):
         return file.read().rstrip("\n")
 
 
-def assert_held_by(mounted, *pids, line="unload cpu wte"):
+def assert_held_by(mounted, *pids, line=f"unload {DEVICE} wte"):
     code, sentence = refusal(mounted, line)
     assert code == "EBUSY"
     for pid in pids:
@@ -77,61 +77,61 @@ def rm(mounted, name="wte"):
     return run("rm", "-f", os.path.join(os.fsencode(data_of(mounted)), file_name(name)))
 
 
-def test_an_open_handle_makes_unload_and_rm_busy_and_names_its_holder(model):
+def test_an_open_handle_makes_unload_and_rm_busy_and_names_its_holder(model, held_nbytes):
     with holding(model) as holder:
         assert_held_by(model, holder.pid)
-        assert report(model).startswith("unload cpu")
+        assert report(model).startswith(f"unload {DEVICE}")
         removed = rm(model)
         assert removed.returncode != 0 and "busy" in removed.stderr
         said = report(model)
         assert "rm" in said and "wte" in said and f"{holder.pid} ({program_of(holder.pid)})" in said
         assert holds(model, *NAMES)
-        assert status(model)["devices"][0]["leases"] == 1
-        command(model, "unload cpu h.0.w", "load cpu *", "verify cpu")
-    command(model, "unload cpu wte")
-    assert locked_nbytes(model) > 0
-    command(model, "unload cpu *")
-    assert locked_nbytes(model) == 0
+        assert device_status(model)["leases"] == 1
+        command(model, f"unload {DEVICE} h.0.w", f"load {DEVICE} *", f"verify {DEVICE}")
+    command(model, f"unload {DEVICE} wte")
+    assert held_nbytes(model) > 0
+    command(model, f"unload {DEVICE} *")
+    assert held_nbytes(model) == 0
 
 
 def test_all_holders_are_named(model):
     with holding(model) as one, holding(model) as two, holding(model, "h.0.w") as three:
         assert_held_by(model, one.pid, two.pid)
-        assert_held_by(model, one.pid, two.pid, three.pid, line="unload cpu *")
+        assert_held_by(model, one.pid, two.pid, three.pid, line=f"unload {DEVICE} *")
         assert str(three.pid) not in assert_held_by(model, one.pid, two.pid)
-    command(model, "unload cpu *")
+    command(model, f"unload {DEVICE} *")
 
 
-def test_an_unload_of_which_a_part_is_leased_unloads_nothing(model):
+def test_an_unload_of_which_a_part_is_leased_unloads_nothing(model, held_nbytes):
     with holding(model, "a/b") as holder:
-        assert_held_by(model, holder.pid, line="unload cpu *")
+        assert_held_by(model, holder.pid, line=f"unload {DEVICE} *")
         assert holds(model, *NAMES)
         assert run("bash", "-c", 'rm -f "$0"/*', data_of(model)).returncode != 0
         assert holds(model, "a/b")
     assert rm(model, "a/b").returncode == 0
-    assert locked_nbytes(model) == 0
+    assert held_nbytes(model) == 0
 
 
 def test_a_thousand_descriptors_are_as_many_leases(model):
     descriptors = [os.open(handle_of(model, "wte"), os.O_RDONLY) for _ in range(1000)]
-    assert status(model)["devices"][0]["leases"] == 1000
+    assert device_status(model)["leases"] == 1000
     for descriptor in descriptors[1:]:
         os.close(descriptor)
     sentence = assert_held_by(model, os.getpid())
     assert sentence.count(str(os.getpid())) == 1
     os.close(descriptors[0])
-    command(model, "unload cpu wte")
+    command(model, f"unload {DEVICE} wte")
 
 
 def test_unload_and_rm_right_after_a_close_work(model):
     for _ in range(100):
         with open(handle_of(model, "wte"), "rb") as file:
             file.read()
-        command(model, "unload cpu wte", "load cpu wte")
+        command(model, f"unload {DEVICE} wte", f"load {DEVICE} wte")
     for _ in range(100):
         output_of("cat", handle_of(model, "wte"))
         os.unlink(data_of(model) / "wte")
-        command(model, "load cpu wte")
+        command(model, f"load {DEVICE} wte")
     script = '"$1" -c "import sys; open(sys.argv[1]).read()" "$2" && rm "$3"'
     output_of(
         "sh", "-c", script, "sh", sys.executable, handle_of(model, "wte"), data_of(model) / "wte"
@@ -144,7 +144,7 @@ def test_a_killed_holder_ends_the_lease(model, number):
         assert_held_by(model, holder.pid)
         os.kill(holder.pid, number)
         holder.process.wait(DEADLINE)
-        command(model, "unload cpu wte")
+        command(model, f"unload {DEVICE} wte")
 
 
 FORKS = """
@@ -193,7 +193,7 @@ def test_a_program_that_inherits_the_descriptor_is_named(model):
             assert_held_by(model, pid)
         finally:
             shell.kill()
-    command(model, "unload cpu wte")
+    command(model, f"unload {DEVICE} wte")
 
 
 def test_a_descriptor_that_was_handed_on_names_who_has_it(model):
@@ -217,7 +217,7 @@ def test_a_descriptor_that_was_handed_on_names_who_has_it(model):
         assert_held_by(model, process.pid)
         process.stdin.close()
         process.wait(DEADLINE)
-    command(model, "unload cpu wte")
+    command(model, f"unload {DEVICE} wte")
 
 
 def test_a_mapping_of_a_handle_is_a_lease_like_its_descriptor(model):
@@ -226,23 +226,24 @@ def test_a_mapping_of_a_handle_is_a_lease_like_its_descriptor(model):
     assert json.loads(mapping[:])["name"] == "wte"
     assert_held_by(model, os.getpid())
     mapping.close()
-    command(model, "unload cpu wte")
+    command(model, f"unload {DEVICE} wte")
 
 
 def test_looking_at_a_handle_without_opening_it_is_no_lease(model):
     os.stat(handle_of(model, "wte"))
     place = os.open(handle_of(model, "wte"), os.O_PATH)
-    output_of("ls", "-l", model / ".devices/cpu/handles")
-    assert status(model)["devices"][0]["leases"] == 0
-    command(model, "unload cpu wte")
+    output_of("ls", "-l", device_of(model) / "handles")
+    assert device_status(model)["leases"] == 0
+    command(model, f"unload {DEVICE} wte")
     os.close(place)
 
 
 def test_an_open_data_file_is_no_lease(model):
     with open(data_of(model) / "wte", "rb"):
-        command(model, "unload cpu wte")
+        command(model, f"unload {DEVICE} wte")
 
 
+@cpu_only
 def test_handles_address_the_bytes_of_every_dtype(folder, mount):
     checkpoint = write(
         folder / "m.safetensors",
@@ -250,7 +251,7 @@ def test_handles_address_the_bytes_of_every_dtype(folder, mount):
         residue=5,
     )
     mounted = mount(checkpoint.path)
-    command(mounted, "load cpu *")
+    command(mounted, f"load {DEVICE} *")
     for t in checkpoint:
         with open(handle_of(mounted, t.name), "rb") as file:
             text = file.read()
@@ -273,15 +274,15 @@ def test_handles_address_the_bytes_of_every_dtype(folder, mount):
 
 def test_a_handle_of_an_earlier_load_is_stale(model):
     place = os.open(handle_of(model, "wte"), os.O_PATH)
-    command(model, "unload cpu wte")
+    command(model, f"unload {DEVICE} wte")
     with pytest.raises(FileNotFoundError):
         open(handle_of(model, "wte"), "rb")
-    command(model, "load cpu wte")
+    command(model, f"load {DEVICE} wte")
     with pytest.raises(OSError) as stale:
         os.open(f"/proc/self/fd/{place}", os.O_RDONLY)
     assert stale.value.errno == errno.ESTALE
     os.close(place)
-    command(model, "unload cpu wte")
+    command(model, f"unload {DEVICE} wte")
 
 
 def mode_of(path):
@@ -289,18 +290,22 @@ def mode_of(path):
 
 
 def modes_of(mounted):
-    devices = mounted / ".devices"
-    return {
-        "control": mode_of(control_of(mounted)), "devices": mode_of(devices),
-        "cpu": mode_of(devices / "cpu"), "info": mode_of(devices / "cpu/info"),
-        "data": mode_of(devices / "cpu/data"), "data file": mode_of(devices / "cpu/data/wte"),
-        "handles": mode_of(devices / "cpu/handles"), "handle": mode_of(devices / "cpu/handles/wte"),
-        "slabs": mode_of(devices / "cpu/slabs"),
+    device = device_of(mounted)
+    modes = {
+        "control": mode_of(control_of(mounted)), "devices": mode_of(mounted / ".devices"),
+        "device": mode_of(device), "info": mode_of(device / "info"),
+        "data": mode_of(device / "data"), "data file": mode_of(device / "data/wte"),
+        "handles": mode_of(device / "handles"), "handle": mode_of(device / "handles/wte"),
+        "slabs": mode_of(device / "slabs"),
     }  # fmt: skip
+    # The same can be done with a slab's file as with a handle.
+    slabs = {mode_of(slab) for slab in (device / "slabs").iterdir()}
+    assert slabs == (set() if DEVICE == "cpu" else {modes["handle"]})
+    return modes
 
 
 MODES = {
-    "control": 0o600, "devices": 0o555, "cpu": 0o555, "info": 0o444, "data": 0o755,
+    "control": 0o600, "devices": 0o555, "device": 0o555, "info": 0o444, "data": 0o755,
     "data file": 0o644, "handles": 0o555, "handle": 0o400, "slabs": 0o555,
 }  # fmt: skip
 
@@ -312,13 +317,13 @@ def test_modes_let_the_owner_command_and_the_others_read(model):
 def test_gid_lets_a_group_command_and_attach(folder, mount, other_user):
     checkpoint = write(folder / "m.safetensors", [tensor(name) for name in NAMES])
     mounted = mount(checkpoint.path, options=f"allow_other,gid={OTHER_GID}")
-    command(mounted, "load cpu wte")
+    command(mounted, f"load {DEVICE} wte")
     assert modes_of(mounted) == MODES | {"control": 0o660, "handle": 0o440}
     assert os.stat(control_of(mounted)).st_gid == OTHER_GID
     assert json.loads(other_user("cat", handle_of(mounted, "wte")).stdout)["name"] == "wte"
-    script = 'echo "load cpu h.*" > "$0" && cat "$0"'
+    script = f'echo "load {DEVICE} h.*" > "$0" && cat "$0"'
     assert other_user("sh", "-c", script, control_of(mounted)).stdout.startswith(
-        "load cpu: 2 tensors"
+        f"load {DEVICE}: 2 tensors"
     )
     script = 'exec 3<"$0"; echo ready; read x'
     holder = subprocess.Popen(
@@ -327,17 +332,17 @@ def test_gid_lets_a_group_command_and_attach(folder, mount, other_user):
     )  # fmt: skip
     with holder:
         assert holder.stdout.readline() == "ready\n"
-        assert_held_by(mounted, holder.pid, line="unload cpu *")
+        assert_held_by(mounted, holder.pid, line=f"unload {DEVICE} *")
         holder.stdin.close()
-    command(mounted, "unload cpu *")
+    command(mounted, f"unload {DEVICE} *")
 
 
 def test_umask_and_uid_shape_the_modes_too(folder, mount, other_user):
     checkpoint = write(folder / "m.safetensors", [tensor(name) for name in NAMES])
     mounted = mount(checkpoint.path, options=f"allow_other,uid={OTHER_UID},umask=0077")
-    command(mounted, "load cpu wte")
+    command(mounted, f"load {DEVICE} wte")
     assert modes_of(mounted) == {name: mode & 0o700 for name, mode in MODES.items()}
-    script = 'echo "load cpu h.*" > "$0" && cat "$0" && rm "$1" && cat "$2"'
+    script = f'echo "load {DEVICE} h.*" > "$0" && cat "$0" && rm "$1" && cat "$2"'
     result = other_user(
         "sh",
         "-c",
@@ -355,14 +360,14 @@ def test_another_user_reads_data_and_can_neither_command_nor_attach_nor_remove(
 ):
     checkpoint = write(folder / "m.safetensors", [tensor(name) for name in NAMES])
     mounted = mount(checkpoint.path, options="allow_other")
-    command(mounted, "load cpu *")
+    command(mounted, f"load {DEVICE} *")
     assert other_user("cat", data_of(mounted) / "wte", binary=True).stdout == checkpoint["wte"].data
-    assert json.loads(other_user("cat", mounted / ".devices/cpu/info").stdout)[
-        "loaded_tensors"
-    ] == len(NAMES)
+    info = json.loads(other_user("cat", device_of(mounted) / "info").stdout)
+    assert info["loaded_tensors"] == len(NAMES)
     for words in (
-        ["sh", "-c", f"echo unload cpu wte > {control_of(mounted)}"], ["cat", control_of(mounted)],
-        ["cat", handle_of(mounted, "wte")], ["rm", "-f", data_of(mounted) / "wte"],
+        ["sh", "-c", f"echo unload {DEVICE} wte > {control_of(mounted)}"],
+        ["cat", control_of(mounted)], ["cat", handle_of(mounted, "wte")],
+        ["rm", "-f", data_of(mounted) / "wte"],
         ["sh", "-c", f"echo > {data_of(mounted)}/wte"],
         ["find", data_of(mounted), "-name", "wte", "-delete"],
         ["sh", "-c", f"exec 3<>{control_of(mounted)}"],
@@ -373,4 +378,4 @@ def test_another_user_reads_data_and_can_neither_command_nor_attach_nor_remove(
     assert loaded(mounted) == {
         os.path.basename(os.fsencode(path_of(mounted, name))) for name in NAMES
     }
-    command(mounted, "unload cpu *")
+    command(mounted, f"unload {DEVICE} *")
