@@ -16,7 +16,7 @@ namespace safetensorfs {
 ///   kSources  Sources    files that the next job reads, with descriptors; may come in parts
 ///   kLoad     LoadJob    -> kProgress ..., kDone with the slabs
 ///   kVerify   VerifyJob  -> kProgress ..., kDone
-///   kFree     FreeJob    -> kDone
+///   kFree     FreeJob    -> kDone; does not wait for other jobs
 ///   kCancel   id         ends that job soon: its kDone says EINTR, unless it was done
 ///   kRead     ReadBack   -> kBytes; does not wait for jobs
 ///

@@ -65,11 +65,15 @@ Done GpuSession::Load(const LoadJob& job, std::vector<SourceReader> sources,
 Done GpuSession::Verify(const VerifyJob& job, std::vector<SourceReader> sources,
                         std::atomic<std::uint64_t>& nbytes_done, std::stop_token stop) {
   return Run(job.id, [&](Done& done) {
-    const auto address_of = [&](std::uint64_t number) {
-      const auto slab = slabs_.Find(number);
-      if (!slab) throw Error(EIO, "the GPU's worker has no slab " + std::to_string(number));
-      return slab->address();
-    };
+    // Kept until this is done, whatever is freed meanwhile.
+    SlabTable::Slabs slabs;
+    for (const Transfer& transfer : job.transfers) {
+      if (slabs.contains(transfer.slab)) continue;
+      auto slab = slabs_.Find(transfer.slab);
+      if (!slab) throw Error(ESTALE, "slab " + std::to_string(transfer.slab) + " is gone");
+      slabs.emplace(transfer.slab, std::move(slab));
+    }
+    const auto address_of = [&](std::uint64_t slab) { return slabs.at(slab)->address(); };
     const auto difference =
         staging_.Compare({job.transfers, sources, address_of, &nbytes_done, stop});
     if (!difference) return;
@@ -77,10 +81,6 @@ Done GpuSession::Verify(const VerifyJob& job, std::vector<SourceReader> sources,
     done.tensor = difference->tensor;
     done.byte = difference->byte;
   });
-}
-
-Done GpuSession::Free(const FreeJob& job) {
-  return Run(job.id, [&](Done&) { slabs_.Free(job.slabs); });
 }
 
 MemoryNow GpuSession::Memory() const {

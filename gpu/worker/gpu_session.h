@@ -26,7 +26,6 @@ class GpuSession {
             std::atomic<std::uint64_t>& nbytes_done, std::stop_token stop);
   Done Verify(const VerifyJob& job, std::vector<SourceReader> sources,
               std::atomic<std::uint64_t>& nbytes_done, std::stop_token stop);
-  Done Free(const FreeJob& job);
 
   /// Why nothing works any more; empty while it does. Asks after a failure.
   std::string death() const { return death_; }
@@ -38,7 +37,7 @@ class GpuSession {
 
   const Driver& driver() const { return driver_; }
   const Context& context() const { return context_; }
-  const SlabTable& slabs() const { return slabs_; }
+  SlabTable& slabs() { return slabs_; }
 
  private:
   template <typename Work>

@@ -19,7 +19,7 @@
 #include "gpu/process/channel.h"
 #include "gpu/process/gpu_process.h"
 #include "gpu/worker/gpu_session.h"
-#include "gpu/worker/read_back.h"
+#include "gpu/worker/service_thread.h"
 
 namespace safetensorfs {
 namespace {
@@ -125,21 +125,21 @@ class Worker {
         return SubmitReading(std::make_shared<const LoadJob>(Decode<LoadJob>(frame.body)));
       case MessageKind::kVerify:
         return SubmitReading(std::make_shared<const VerifyJob>(Decode<VerifyJob>(frame.body)));
-      case MessageKind::kFree: {
-        const auto request = Decode<FreeJob>(frame.body);
-        return Submit(request.id,
-                      [request](GpuSession& session, Job&) { return session.Free(request); });
-      }
+      case MessageKind::kFree:
+        return Serve(Decode<FreeJob>(frame.body));
       case MessageKind::kCancel:
         return Cancel(Decode<std::uint64_t>(frame.body));
-      case MessageKind::kRead: {
-        const std::lock_guard lock(mutex_);
-        if (reads_) reads_->Submit(Decode<ReadBack>(frame.body));
-        return;
-      }
+      case MessageKind::kRead:
+        return Serve(Decode<ReadBack>(frame.body));
       default:
         return;
     }
+  }
+
+  template <typename Request>
+  void Serve(const Request& request) {
+    const std::lock_guard lock(mutex_);
+    if (service_) service_->Submit(request);
   }
 
   static Done RunJob(GpuSession& session, const LoadJob& request, std::vector<SourceReader> sources,
@@ -191,12 +191,14 @@ class Worker {
       session.emplace(options_, watch_);
       Say(MessageKind::kMemory, session->Memory());
       const std::lock_guard lock(mutex_);
-      reads_.emplace(
+      service_.emplace(
           *session,
-          [this](const Bytes& reply, std::string_view bytes) {
-            Say(MessageKind::kBytes, reply, bytes);
-          },
-          [this](const MemoryNow& now) { Say(MessageKind::kMemory, now); });
+          ServiceThread::Replies{[this](const Bytes& reply, std::string_view bytes) {
+                                   Say(MessageKind::kBytes, reply, bytes);
+                                 },
+                                 [this](const Done& done) { Say(MessageKind::kDone, done); },
+                                 [this](const MemoryNow& now) { Say(MessageKind::kMemory, now); },
+                                 [this](const std::string& reason) { Die(reason); }});
     } catch (const Error& error) {
       hello.error = error.code();
       hello.reason = error.what();
@@ -250,7 +252,7 @@ class Worker {
   std::condition_variable submitted_;
   std::deque<std::shared_ptr<Job>> jobs_;
   std::shared_ptr<Job> running_;
-  std::optional<ReadBackThread> reads_;
+  std::optional<ServiceThread> service_;
 };
 
 }  // namespace

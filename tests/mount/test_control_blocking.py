@@ -12,7 +12,9 @@ from commands import (
     DEVICE, command, control_of, cuda_only, data_of, loaded, loads, read_data, report,
     skip_unless_lockable, status, wait_until,
 )  # fmt: skip
-from daemon import DEADLINE, Mount, foreground, make_mountpoint, mounts_at, run, unmounting
+from daemon import (
+    DEADLINE, Mount, foreground, make_mountpoint, mounts_at, output_of, run, unmounting,
+)  # fmt: skip
 from gate import ENDING, HARMLESS, HELD_NBYTES, SMALL, Gate, Writer
 
 LOAD_HELD = f"load {DEVICE} held\n"
@@ -186,6 +188,26 @@ def test_a_load_is_cancelled_though_its_source_does_not_go_on(gated, gate, write
     wait_until(lambda: held_nbytes(gated) == before, "memory is freed")
     command(gated, f"load {DEVICE} held", f"verify {DEVICE}")
     assert loaded(gated) == {b"small.1", b"held"}
+
+
+@cuda_only
+def test_tensors_are_let_go_of_while_a_cancelled_load_waits_for_its_source(
+    gated, gate, writer, held_nbytes
+):
+    for name in ("small.1", "small.2"):
+        command(gated, f"load {DEVICE} {name}")
+    before = held_nbytes(gated)
+    running = writer(LOAD_HELD, handled=[signal.SIGINT])
+    gate.wait_until_held()
+    loading = held_nbytes(gated) - before
+    running.kill(signal.SIGINT)
+    assert running.finish() == "EINTR"
+    command(gated, f"unload {DEVICE} small.1")
+    output_of("rm", data_of(gated) / "small.2")
+    assert loaded(gated) == set()
+    assert held_nbytes(gated) == loading
+    gate.open()
+    wait_until(lambda: held_nbytes(gated) == 0, "memory is freed")
 
 
 @named([*ENDING, signal.SIGKILL])

@@ -86,8 +86,9 @@ FATAL = {
     "poisoned while allocating": ({"sticky_call": "cuMemAlloc_v2"}, r"cuMemAlloc_v2: .*ILLEGAL"),
     "killed": ({"crash_call": "cuMemcpyHtoDAsync_v2"}, "the GPU's worker was killed by SIGKILL"),
     "crashed": (
-        {"crash_call": "cuMemAlloc_v2", "crash_signal": 11},
-        "the GPU's worker was killed by SIGSEGV",
+        # Not SIGSEGV, which sanitizers handle.
+        {"crash_call": "cuMemAlloc_v2", "crash_signal": 6},
+        "the GPU's worker was killed by SIGABRT",
     ),
 }  # fmt: skip
 

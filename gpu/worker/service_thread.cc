@@ -1,4 +1,4 @@
-#include "gpu/worker/read_back.h"
+#include "gpu/worker/service_thread.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -14,37 +14,38 @@ constexpr std::chrono::seconds kPatience(1);
 
 }  // namespace
 
-ReadBackThread::ReadBackThread(const GpuSession& session, BytesReply reply, MemoryReport report)
+ServiceThread::ServiceThread(GpuSession& session, Replies replies)
     : session_(session),
-      reply_(std::move(reply)),
-      report_(std::move(report)),
+      replies_(std::move(replies)),
       thread_([this](std::stop_token stop) { Run(stop); }) {}
 
-void ReadBackThread::Submit(const ReadBack& request) {
+void ServiceThread::Push(Request request) {
   {
     const std::lock_guard lock(mutex_);
-    requests_.push_back(request);
+    requests_.push_back(std::move(request));
   }
   submitted_.notify_one();
 }
 
-void ReadBackThread::Run(std::stop_token stop) {
+void ServiceThread::Run(std::stop_token stop) {
   session_.context().MakeCurrent();
   while (!stop.stop_requested()) {
-    std::deque<ReadBack> requests;
+    std::deque<Request> requests;
     {
       std::unique_lock lock(mutex_);
       submitted_.wait_for(lock, stop, kPatience, [this] { return !requests_.empty(); });
       requests.swap(requests_);
     }
-    for (const ReadBack& request : requests) Serve(request);
+    for (const Request& request : requests) {
+      std::visit([this](const auto& one) { Serve(one); }, request);
+    }
     if (!requests.empty()) continue;
     buffer_.reset();
     ReportMemory();
   }
 }
 
-void ReadBackThread::Serve(const ReadBack& request) {
+void ServiceThread::Serve(const ReadBack& request) {
   Bytes reply = {request.id, 0};
   std::string_view bytes;
   try {
@@ -52,10 +53,18 @@ void ReadBackThread::Serve(const ReadBack& request) {
   } catch (const Error& error) {
     reply.error = error.code();
   }
-  reply_(reply, bytes);
+  replies_.bytes(reply, bytes);
 }
 
-std::string_view ReadBackThread::Copy(const ReadBack& request) {
+void ServiceThread::Serve(const FreeJob& request) {
+  session_.slabs().Free(request.slabs);
+  ReportMemory();
+  Done done;
+  done.id = request.id;
+  replies_.freed(done);
+}
+
+std::string_view ServiceThread::Copy(const ReadBack& request) {
   const auto slab = session_.slabs().Find(request.slab);
   if (!slab) throw Error(ESTALE, "the slab is gone");
   const std::size_t size = std::min<std::size_t>(request.nbytes, kBuffer);
@@ -66,14 +75,14 @@ std::string_view ReadBackThread::Copy(const ReadBack& request) {
   return {reinterpret_cast<const char*>(buffer_->data()), size};
 }
 
-void ReadBackThread::ReportMemory() {
+void ServiceThread::ReportMemory() {
   try {
     const MemoryNow now = session_.Memory();
     if (now.free_nbytes == reported_.free_nbytes) return;
     reported_ = now;
-    report_(now);
-  } catch (const Error&) {
-    // A job will meet it too, and says so.
+    replies_.memory(now);
+  } catch (const Error& error) {
+    replies_.died(error.what());
   }
 }
 
