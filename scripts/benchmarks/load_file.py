@@ -7,18 +7,29 @@ from pathlib import Path
 
 import numpy as np
 
+from . import load_file_gpu
 from .mount import Mount
-from .report import Report, Series
+from .report import Goal, Report
+from .rounds import interleave
 
 HELP = "load all tensors of a model in Python, beside safetensors.torch.load_file and torch.load"
 
 CLIENT = Path(__file__).resolve().parent.parent / "client"
 PAGE = 4096
 
+BASE = 'load_file(mount, framework="pt")'
+THEIRS = "safetensors.torch.load_file"
+PICKLE = "torch.load"
+# How many times as fast as torch.load() the documentation of safetensors ("Speed Comparison") has
+# its load_file().
+PUBLISHED_CPU, PUBLISHED_T4 = 76.6, 2.1
+
 
 def add_arguments(parser):
     parser.add_argument("--layers", type=int, default=12, metavar="N",
                         help="of a GPT-2, 13 tensors each (default: %(default)s, 548 MB in all)")
+    parser.add_argument("--width", type=int, default=768, metavar="N",
+                        help="of a GPT-2 (default: %(default)s)")
     parser.add_argument("--calls", type=int, default=10, metavar="N",
                         help="calls of what takes less than 20 ms in a round, of which the median "
                         "counts (default: %(default)s)")
@@ -60,7 +71,14 @@ def measure(load, calls):
         read.append(time.perf_counter() - begin)
         del tensors
         if loaded[-1] >= 0.02 or len(loaded) >= calls:
-            return statistics.median(loaded), statistics.median(read)
+            return {"load": statistics.median(loaded), "load_and_read": statistics.median(read)}
+
+
+def compare_published(where, published, series, pickle, theirs, ours):
+    times = {way: series[pickle] / series[way] for way in (theirs, ours)}
+    return (f"times as fast as `{pickle}`: `{theirs}` {published} in the documentation of "
+            f"safetensors, on {where}; here {times[theirs].format(1)}, and `{ours}` "
+            f"{times[ours].format(1)}")
 
 
 def run(arguments, folder):
@@ -68,13 +86,13 @@ def run(arguments, folder):
         import torch
         from safetensors.torch import load_file, save_file
     except ModuleNotFoundError as error:
-        sys.exit(f"bench: no module {error.name}: install torch and safetensors for "
-                 f"{sys.executable}")
+        sys.exit(f"bench: no module {error.name}: run scripts/install_packages.sh test")
     sys.path.insert(0, str(CLIENT))
     import safetensorfs
 
     source, pickled, mountpoint = (folder / name for name in ("m.safetensors", "m.pt", "mnt"))
-    tensors = {name: torch.randn(shape) for name, shape in shapes(arguments.layers)}
+    tensors = {name: torch.randn(shape)
+               for name, shape in shapes(arguments.layers, arguments.width)}
     count, nbytes = len(tensors), sum(tensor.nbytes for tensor in tensors.values())
     save_file(tensors, source)
     torch.save(tensors, pickled)
@@ -82,43 +100,42 @@ def run(arguments, folder):
 
     ways = {
         "load_file(mount)": lambda: safetensorfs.load_file(mountpoint),
-        'load_file(mount, framework="pt")':
-            lambda: safetensorfs.load_file(mountpoint, framework="pt"),
-        "safetensors.torch.load_file": lambda: load_file(source),
+        BASE: lambda: safetensorfs.load_file(mountpoint, framework="pt"),
+        THEIRS: lambda: load_file(source),
         "torch.load(mmap=True)": lambda: torch.load(pickled, mmap=True),
-        "torch.load": lambda: torch.load(pickled),
+        PICKLE: lambda: torch.load(pickled),
     }
-    rounds = {way: [] for way in ways}
-    with Mount(arguments.binary, source, mountpoint):
+    with Mount(arguments.binary, source, mountpoint) as mount:
         for load in ways.values():  # imports what it needs, and brings the file into the cache
             touch_pages(load())
-        for number in range(arguments.rounds):
-            order = list(ways) if number % 2 == 0 else list(reversed(ways))
-            for way in order:
-                rounds[way].append(measure(ways[way], arguments.calls))
+        calls = {way: lambda way=way: measure(ways[way], arguments.calls) for way in ways}
+        measurements = interleave({"cpu": calls}, arguments.rounds)["cpu"]
+        why = load_file_gpu.why_not(mount)
+        on_gpu = {} if why else load_file_gpu.measure(mount, source, pickled, arguments.rounds)
 
-    measurements, rows = {}, []
-    base = 'load_file(mount, framework="pt")'
-    for way, values in rounds.items():
-        loaded, read = (Series(list(column)) for column in zip(*values))
-        measurements[way] = {"load": loaded, "load_and_read": read}
+    rows = []
     for way, of in measurements.items():
-        times = {key: of[key] / measurements[base][key] for key in of}
-        rows.append([
-            f"`{way}`",
-            Series([1e3 * value for value in of["load"].values]).format(3),
-            times["load"].format(2),
-            Series([1e3 * value for value in of["load_and_read"].values]).format(1),
-        ])
+        times = of["load"] / measurements[BASE]["load"]
+        rows.append([f"`{way}`", of["load"].scaled(1e3).format(3), times.format(2),
+                     of["load_and_read"].scaled(1e3).format(1)])
+        of["times"] = times
+    rows += [[f"`{way}`", series.scaled(1e3).format(3), "", ""] for way, series in on_gpu.items()]
     return Report(
         title=f"Load {count} tensors, {nbytes / 1e6:.0f} MB, in Python",
-        columns=["call", "ms", f"times `{base}`", "ms, each page read"],
+        columns=["call", "ms", f"times `{BASE}`", "ms, each page read"],
         rows=rows,
+        goals=[Goal(f"{way} on the CPU, times `{BASE}`", measurements[way]["times"],
+                    at_least=target, digits=1) for way, target in ((THEIRS, 3), (PICKLE, 300))],
         notes=[
             f"median of {arguments.rounds} interleaved rounds (min-max) in one process, files in "
             "the page cache, everything imported and called once before",
             "each page read: until a byte of every 4 KiB of the tensors has been read, which is "
             "when pages of a mapping are taken",
+            compare_published("CPU", PUBLISHED_CPU, {way: of["load"] for way, of in
+                                                     measurements.items()}, PICKLE, THEIRS, BASE),
+            f"on a GPU: {why}" if why else
+            compare_published("a T4", PUBLISHED_T4, on_gpu, load_file_gpu.PICKLE,
+                              load_file_gpu.THEIRS, next(iter(on_gpu))),
             f"PyTorch {torch.__version__}",
         ],
-        measurements=measurements)
+        measurements={**measurements, "gpu": on_gpu or why})

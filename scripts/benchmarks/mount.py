@@ -7,6 +7,15 @@ import time
 from pathlib import Path
 
 
+def is_alive(pid):
+    """Whether a process runs; a container's init may take seconds to bury one that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in "ZX"
+
+
 class Mount:
     """Mounts SOURCE in the background, as users do, for the length of a with statement.
 
@@ -34,8 +43,8 @@ class Mount:
 
     def __exit__(self, *_):
         self._unmount()
-        while Path(f"/proc/{self.pid}").exists():
-            time.sleep(0.01)
+        while is_alive(self.pid):
+            time.sleep(0.002)
 
     def _unmount(self):
         unmount = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]

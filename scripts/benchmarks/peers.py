@@ -181,7 +181,9 @@ def run(arguments, folder):
             digits = 2 if is_speed else 1
             row += [of[key].format(digits), "" if name == OURS else times[key].format(2)]
         rows.append(row)
-        measurements[name] = {**of, "times": times}
+        native = {key: times_faster(of[key], series[NATIVE][key], is_speed)
+                  for key, (_, is_speed) in QUANTITIES.items()}
+        measurements[name] = {**of, "times": times, "share_of_native": native}
     columns = ["what"]
     for label, _ in QUANTITIES.values():
         columns += [label, "safetensorfs is x times as fast"]

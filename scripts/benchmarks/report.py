@@ -4,6 +4,7 @@ import os
 import platform
 import statistics
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass
@@ -61,6 +62,13 @@ class Goal:
                 "at_most": self.at_most, "reached": self.is_reached}
 
 
+def _cpu():
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
 @dataclass
 class Report:
     title: str
@@ -71,6 +79,8 @@ class Report:
     goals: list = field(default_factory=list)
     machine: dict = field(default_factory=lambda: {
         "kernel": platform.release(),
+        "cpu": _cpu(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "cpus": len(os.sched_getaffinity(0)),
     })
 
