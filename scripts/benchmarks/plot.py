@@ -15,17 +15,17 @@ COLOURS = {NATIVE: "#8c959f", OURS: "#1f6feb", "squashfuse": "#d4a72c", "squashf
 WIDTH, HEIGHT = 760, 300
 LEFT, RIGHT, TOP, BOTTOM = 44, 8, 46, 30
 STYLE = """
-text { font: 12px system-ui, sans-serif; fill: #57606a }
+text { font: 12px system-ui, sans-serif; fill: #768390 }
 .value { font-size: 9.5px; text-anchor: middle }
 .ours { font-weight: bold; fill: #1f6feb }
 .group { text-anchor: middle }
 .axis { text-anchor: end }
 .grid { stroke: #8c959f; stroke-opacity: .35 }
-.spread { stroke: #57606a; stroke-width: 1 }
+.spread { stroke: #768390 }
 @media (prefers-color-scheme: dark) {
-  text { fill: #9da7b3 }
-  .ours { fill: #58a6ff }
-  .spread { stroke: #c9d1d9 }
+  text { fill: #adbac7 }
+  .ours { fill: #539bf5 }
+  .spread { stroke: #adbac7 }
 }
 """
 
@@ -44,7 +44,7 @@ def _legend(names):
     for name in names:
         lines.append(f'<rect x="{x}" y="12" width="11" height="11" rx="2" fill="{COLOURS[name]}"/>')
         lines.append(f'<text x="{x + 16}" y="22">{escape(name)}</text>')
-        x += 38 + 6.6 * len(name)
+        x += 32 + 6.1 * len(name)
     return lines
 
 
