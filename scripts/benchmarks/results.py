@@ -20,7 +20,8 @@ def _output(*words):
 
 
 def versions(binary):
-    found = {"safetensorfs": _output(binary, "--version"), "Python": platform.python_version(),
+    found = {"safetensorfs": (_output(binary, "--version") or "").rpartition(" ")[2],
+             "Python": platform.python_version(),
              "libfuse": _output("pkg-config", "--modversion", "fuse3")}
     for package in "numpy", "safetensors", "torch":
         try:
