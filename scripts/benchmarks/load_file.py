@@ -13,6 +13,7 @@ from .report import Goal, Report
 from .rounds import interleave
 
 HELP = "load all tensors of a model in Python, beside safetensors.torch.load_file and torch.load"
+ROUNDS = 11
 
 CLIENT = Path(__file__).resolve().parent.parent / "client"
 PAGE = 4096

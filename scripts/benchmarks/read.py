@@ -17,6 +17,7 @@ from .report import Goal, Report, Series
 from .rounds import cat_all, drop_caches, interleave, run_timed, warm, why_caches_stay
 
 HELP = "read tensors, beside native files and the smallest possible FUSE server"
+ROUNDS = 11
 
 NATIVE, OURS = "native", "safetensorfs"
 MINIMAL = "FUSE, splice", "FUSE, mapping"
