@@ -1,8 +1,8 @@
-// minimal_server MODE FILE OFFSET NBYTES NAME MOUNTPOINT: the least that a FUSE server can do to show
-// NBYTES of FILE from OFFSET as the file MOUNTPOINT/NAME, with the mount options, capabilities and
-// timeouts of safetensorfs. MODE is how it replies to reads: "splice" gives libfuse the descriptor,
-// "mapping" writes from a mapping of FILE. What safetensorfs is slower than this is its own doing.
-// Runs in the foreground and ends with the mount, or on SIGINT, SIGTERM or SIGHUP.
+// minimal_server MODE FILE OFFSET NBYTES NAME MOUNTPOINT: the least that a FUSE server can do to
+// show NBYTES of FILE from OFFSET as the file MOUNTPOINT/NAME, with the mount options, capabilities
+// and timeouts of safetensorfs. MODE is how it replies to reads: "splice" gives libfuse the
+// descriptor, "mapping" writes from a mapping of FILE. What safetensorfs is slower than this is its
+// own doing. Runs in the foreground; ends with the mount, or on SIGINT, SIGTERM or SIGHUP.
 #define FUSE_USE_VERSION 312
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
@@ -101,8 +101,7 @@ void Read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_i
 
 int Serve(const Served& served, const char* source, const char* mountpoint) {
   std::string program = "minimal_server", flag = "-o";
-  std::string options =
-      std::string("default_permissions,subtype=minimal_server,fsname=") + source;
+  std::string options = std::string("default_permissions,subtype=minimal_server,fsname=") + source;
   std::array<char*, 4> words = {program.data(), flag.data(), options.data(), nullptr};
   fuse_args arguments = FUSE_ARGS_INIT(3, words.data());
   fuse_lowlevel_ops operations = {};
@@ -112,8 +111,8 @@ int Serve(const Served& served, const char* source, const char* mountpoint) {
   operations.readdir = ReadDirectory;
   operations.open = Open;
   operations.read = Read;
-  fuse_session* session = fuse_session_new(&arguments, &operations, sizeof operations,
-                                           const_cast<Served*>(&served));
+  fuse_session* session =
+      fuse_session_new(&arguments, &operations, sizeof operations, const_cast<Served*>(&served));
   fuse_opt_free_args(&arguments);
   if (session == nullptr || fuse_set_signal_handlers(session) != 0 ||
       fuse_session_mount(session, mountpoint) != 0) {
@@ -132,7 +131,8 @@ int Serve(const Served& served, const char* source, const char* mountpoint) {
 
 int main(int argc, char** argv) {
   if (argc != 7 || (std::strcmp(argv[1], "splice") != 0 && std::strcmp(argv[1], "mapping") != 0)) {
-    std::fprintf(stderr, "usage: minimal_server splice|mapping FILE OFFSET NBYTES NAME MOUNTPOINT\n");
+    std::fprintf(stderr,
+                 "usage: minimal_server splice|mapping FILE OFFSET NBYTES NAME MOUNTPOINT\n");
     return 1;
   }
   const int source = open(argv[2], O_RDONLY | O_CLOEXEC);
@@ -143,7 +143,8 @@ int main(int argc, char** argv) {
   }
   Served served = {source, std::atol(argv[3]), std::atol(argv[4]), nullptr, argv[5]};
   if (std::strcmp(argv[1], "mapping") == 0) {
-    void* mapping = mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_SHARED, source, 0);
+    void* mapping =
+        mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_SHARED, source, 0);
     if (mapping == MAP_FAILED) {
       std::perror(argv[2]);
       return 1;

@@ -5,14 +5,13 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Callable
 
 from .files import extract, offsets, write_random
 from .gpt2 import LARGEST, gpt2_sizes
 from .mount import Mount, Server, ServerError
 from .programs import TOP, Reads
-from .report import Goal, Report, Series
+from .report import Goal, Report
 from .rounds import cat_all, interleave, run_timed, warm
 
 HELP = "read the same tensors through squashfuse, fuse-zip, archivemount and ratarmount"

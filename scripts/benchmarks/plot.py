@@ -34,7 +34,8 @@ def _grid(scale, top):
     lines = []
     for step in range(0, int(top * 4 + 1e-9) + 1):
         y = scale(step / 4)
-        lines.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        lines.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" '
+                     f'y2="{y:.1f}"/>')
         lines.append(f'<text class="axis" x="{LEFT - 6}" y="{y + 4:.1f}">{step / 4:g}</text>')
     return lines
 

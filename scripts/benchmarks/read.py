@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import os
 import statistics
 import sys
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from .files import extract, offsets, write_random
 from .gpt2 import LARGEST, gpt2_sizes
 from .mount import Mount, Server
 from .programs import Reads, build_minimal_server
-from .report import Goal, Report, Series
+from .report import Goal, Report
 from .rounds import cat_all, drop_caches, interleave, run_timed, warm, why_caches_stay
 
 HELP = "read tensors, beside native files and the smallest possible FUSE server"
@@ -88,14 +87,29 @@ class Actions:
 
     def __init__(self, ways, nbytes, reads, count):
         self._ways, self._nbytes, self._reads, self._count = ways, nbytes, reads, count
+        self._warm()
 
-    def of(self, measure, names=None, prepare=lambda: None):
+    def _warm(self):
+        """Everything that is read, into the page cache, and every program that reads it."""
+        native = self._ways[NATIVE]
+        for path in native.path, *native.folder.iterdir():
+            warm(path)
+        for way in self._ways.values():
+            with way.mount():
+                for words in ("ls", "-l"), ("find",), ("du",), ("cat", "/dev/null"):
+                    run_timed(*words, folder=way.folder)
+
+    def of(self, measure, names=None, is_cold=False):
         """{way: function}"""
         def function(way):
             def call():
-                prepare()
+                if is_cold:
+                    drop_caches()
                 with way.mount():
-                    return measure(way)
+                    result = measure(way)
+                if is_cold:
+                    self._warm()
+                return result
             return call
         return {name: function(self._ways[name]) for name in names or self._ways}
 
@@ -124,7 +138,7 @@ class Actions:
 
     def all(self):
         folders = [NATIVE, OURS]  # the smallest server has one file
-        timed = lambda *words: lambda way: 1e3 * run_timed(*words, way.folder)
+        timed = lambda *words: lambda way: 1e3 * run_timed(*words, folder=way.folder)
         actions = {
             "1 MiB": self.twice(MIB),
             "128 KiB": self.twice(KIB128),
@@ -141,7 +155,7 @@ class Actions:
             actions[f"{readers} readers"] = self.of(
                 lambda way, readers=readers: self.speed(way, MIB, readers=readers))
         if not why_caches_stay():
-            actions["cold"] = self.of(lambda way: self.speed(way, MIB), prepare=drop_caches)
+            actions["cold"] = self.of(lambda way: self.speed(way, MIB), is_cold=True)
         return actions
 
 
@@ -213,10 +227,6 @@ def run(arguments, folder):
     nbytes = offsets(source)[LARGEST][1]
     ways = ways_to(source, natives, folder / "mnt", arguments.binary)
     check_bytes(ways, nbytes)
-    warm(source)
-    for name in os.listdir(natives):
-        warm(natives / name)
-
     actions = Actions(ways, nbytes, Reads(folder), arguments.count).all()
     lines = lines_of(interleave(actions, arguments.rounds))
     rows, measurements = [], {"nbytes": nbytes, "model_nbytes": source.stat().st_size}

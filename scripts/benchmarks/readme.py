@@ -61,7 +61,8 @@ def scale_table(part):
         ("memory of the daemon (VmRSS), MB", lambda m: f"{m['rss']['median'] / 1e6:.1f}"),
     ]
     rows = [[label, *(cell(of[count]) for count in counts)] for label, cell in cells]
-    lines = table(["`scripts/bench scale`: tensors", *(f"{int(count):,}" for count in counts)], rows)
+    columns = ["`scripts/bench scale`: tensors", *(f"{int(count):,}" for count in counts)]
+    lines = table(columns, rows)
     if "folder" in of:
         folder = of["folder"]
         lines += [f"A folder of {folder['checkpoints']:,} checkpoints of 160 tensors: mounted in "
@@ -76,8 +77,8 @@ def load_file_table(part):
             for name, series in of.items() if name != "gpu"]
     if isinstance(of["gpu"], dict):
         rows += [[f"`{name}`", figure(series, 2, 1e3), ""] for name, series in of["gpu"].items()]
-    lines = table([f"`scripts/bench load_file`: {part['title'].removeprefix('Load ')}", "ms", "times"],
-                  rows)
+    what = part["title"].removeprefix("Load ")
+    lines = table([f"`scripts/bench load_file`: {what}", "ms", "times"], rows)
     return lines + [*(f"{note[0].upper()}{note[1:]}." for note in part["notes"]
                       if note.startswith("times as fast")), ""]
 

@@ -1,10 +1,10 @@
 /* The reads that are timed, in a language that adds nothing to them:
  *
- *   reads sequential FILE OFFSET NBYTES BLOCK IS_DIRECT READERS   seconds; each reader has its part
- *   reads random     FILE OFFSET NBYTES COUNT                     ns of each read of 4 KiB
- *   reads touch      FILE OFFSET NBYTES                           seconds to map and touch each page
- *   reads open       FILE COUNT                                   ns of each open and close
- *   reads stat       FOLDER < NAMES                               ns of each stat, a name a line
+ *   reads sequential FILE OFFSET NBYTES BLOCK IS_DIRECT READERS  seconds; each reader has its part
+ *   reads random     FILE OFFSET NBYTES COUNT                    ns of each read of 4 KiB
+ *   reads touch      FILE OFFSET NBYTES                          seconds to map and touch the pages
+ *   reads open       FILE COUNT                                  ns of each open and close
+ *   reads stat       FOLDER < NAMES                              ns of each stat, a name a line
  *
  * No place is read twice by `random`. */
 #define _GNU_SOURCE

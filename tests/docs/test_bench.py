@@ -1,4 +1,4 @@
-"""scripts/bench runs, with sizes at which no figure means anything, and makes the README's figures."""
+"""scripts/bench runs, at sizes where no figure means anything, and makes the README's figures."""
 
 import json
 import os
@@ -77,7 +77,8 @@ def test_what_cannot_be_measured_is_said(measured):
 
 def test_the_readme_s_figures_come_from_that_file(measured, tmp_path):
     readme, chart = tmp_path / "README.md", tmp_path / "figures.svg"
-    readme.write_text("before\n<!-- figures: begin -->\nWhat was there.\n<!-- figures: end -->\nafter\n")
+    readme.write_text(
+        "before\n<!-- figures: begin -->\nWhat was there.\n<!-- figures: end -->\nafter\n")
     words = "readme", "--results", measured[1], "--readme", readme, "--chart", chart
     bench(*words)
     text = readme.read_text()
