@@ -44,10 +44,9 @@ struct stat AttributesOf(const Served& served, fuse_ino_t node) {
 }
 
 void Initialize(void*, fuse_conn_info* connection) {
-  connection->want |= connection->capable &
-                      (FUSE_CAP_SPLICE_WRITE | FUSE_CAP_READDIRPLUS | FUSE_CAP_PARALLEL_DIROPS);
-  connection->want &= ~static_cast<unsigned>(FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_SPLICE_MOVE |
-                                             FUSE_CAP_AUTO_INVAL_DATA);
+  connection->want |= connection->capable & (FUSE_CAP_SPLICE_WRITE | FUSE_CAP_PARALLEL_DIROPS);
+  connection->want &= ~static_cast<unsigned>(FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
+                                             FUSE_CAP_SPLICE_MOVE | FUSE_CAP_AUTO_INVAL_DATA);
 }
 
 void Lookup(fuse_req_t request, fuse_ino_t, const char* name) {
