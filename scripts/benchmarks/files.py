@@ -7,8 +7,15 @@ import struct
 import numpy as np
 
 
+# More would need a header over the format's 100 MB with names and sizes as models have them.
+LONGEST_NAMED = 800_000
+
+
 def tensor_names(count):
-    """Names of a mixture of experts: 776 tensors in a layer, as many layers as it takes."""
+    """Names of a mixture of experts: 776 tensors in a layer, as many layers as it takes.
+
+    Above LONGEST_NAMED tensors short names.
+    """
     def endless():
         layer = 0
         while True:
@@ -24,36 +31,26 @@ def tensor_names(count):
                     yield f"{prefix}.mlp.experts.{expert}.{projection}_proj.weight"
             layer += 1
 
+    if count > LONGEST_NAMED:
+        return (f"w.{number}" for number in range(count))
     names = endless()
     return (next(names) for _ in range(count))
 
 
 def write_many_tensors(path, count):
-    """COUNT tensors of BF16 [8,8] over a hole. Returns the header's length in bytes."""
-    nbytes = 128
+    """COUNT tensors of BF16 [8,8], or of a byte above LONGEST_NAMED, over a hole.
+
+    Returns the header's length in bytes.
+    """
+    dtype, shape, nbytes = ("U8", "[1]", 1) if count > LONGEST_NAMED else ("BF16", "[8,8]", 128)
     header = "{" + ",".join(
-        f'"{name}":{{"dtype":"BF16","shape":[8,8],"data_offsets":[{i * nbytes},{(i + 1) * nbytes}]}}'
+        f'"{name}":{{"dtype":"{dtype}","shape":{shape},'
+        f'"data_offsets":[{i * nbytes},{(i + 1) * nbytes}]}}'
         for i, name in enumerate(tensor_names(count))) + "}"
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(header)) + header.encode())
         file.truncate(8 + len(header) + count * nbytes)
     return len(header)
-
-
-def write_large_tensor(path, name, nbytes):
-    """A small tensor, then NBYTES of random U8. Returns the large one's offset in the file."""
-    small = 4000
-    header = json.dumps({
-        "model.norm.weight": {"dtype": "U8", "shape": [small], "data_offsets": [0, small]},
-        name: {"dtype": "U8", "shape": [nbytes], "data_offsets": [small, small + nbytes]},
-    }).encode()
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(header)) + header)
-        file.write(np.random.default_rng(1).bytes(small + nbytes))
-        # Written back now, so that it does not happen while something is timed.
-        file.flush()
-        os.fsync(file.fileno())
-    return 8 + len(header) + small
 
 
 def write_holes(path, sizes):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from .files import tensor_names, write_many_tensors
+from .files import LONGEST_NAMED, tensor_names, write_many_tensors
 from .mount import Mount
 from .programs import Reads
 from .report import Goal, Report, Series
@@ -161,6 +161,7 @@ def run(arguments, folder):
         "imports (keys() process: with them); mount: the whole program until it returns",
         f"memory of the daemon after `ls -f`; bytes per tensor: RssAnon less that of a "
         f"mount of no tensors ({base / 2**20:.1f} MiB)",
+        f"above {LONGEST_NAMED:,} tensors names are short, so that the header is under 100 MB",
         f"lookup: stat of {LOOKUPS} names at random that the kernel does not have, median",
     ]
     if arguments.checkpoints > 0:
