@@ -21,13 +21,6 @@ RATARMOUNT = TOP / "build/venv-bench/bin/ratarmount"
 BLOCK = 1 << 20
 
 
-def add_arguments(parser):
-    parser.add_argument("--megabytes", type=int, default=600,
-                        help="of the model, 548 at most (default: %(default)s)")
-    parser.add_argument("--no-install", action="store_true",
-                        help="measure those that are there; install nothing")
-
-
 @dataclass
 class Peer:
     name: str
@@ -60,6 +53,16 @@ PEERS = [
 ]
 
 
+def add_arguments(parser):
+    parser.add_argument("--megabytes", type=int, default=600,
+                        help="of the model, 548 at most (default: %(default)s)")
+    names = [peer.name for peer in PEERS]
+    parser.add_argument("--peers", nargs="+", choices=names, default=names, metavar="NAME",
+                        help="some of: " + " ".join(names))
+    parser.add_argument("--no-install", action="store_true",
+                        help="measure those that are there; install nothing")
+
+
 def install():
     """What cannot be installed is left out later."""
     subprocess.run([TOP / "scripts/install_packages.sh", "peers"])
@@ -71,17 +74,18 @@ class Mounting:
     def __init__(self, peer, image, mountpoint):
         self._command = peer.mount(image, mountpoint)
         self._mountpoint = mountpoint
+        self.files = [image]
 
     def __call__(self):
         return Server(self._command, self._mountpoint)
 
 
-def find_peers(natives, folder, mountpoint):
+def find_peers(chosen, natives, folder, mountpoint):
     """{name: Mounting} of those that mount and show the files, and why the others are left out."""
     names = sorted(os.listdir(natives))
     sizes = {name: (natives / name).stat().st_size for name in names}
     mountings, left_out = {}, []
-    for peer in PEERS:
+    for peer in chosen:
         missing = [program for program in peer.programs if not shutil.which(program)]
         if missing:
             left_out.append(f"{peer.name} is left out: no {missing[0]}, it could not be installed")
@@ -101,12 +105,14 @@ def find_peers(natives, folder, mountpoint):
             left_out.append(f"{peer.name} is left out: it does not show the same files")
             continue
         mountings[peer.name] = mounting
-        warm(image)
     return mountings, left_out
 
 
-def measure(mounting, folder, nbytes, reads):
+def measure(mounting, files, folder, nbytes, reads):
     """Of one fresh mount: GB/s of a first and a second read; of another: ms to read all."""
+    # A slow peer takes so long that the kernel may have let go of what was not read meanwhile.
+    for path in files:
+        warm(path)
     with mounting():
         speeds = [nbytes / reads.sequential(folder / LARGEST, 0, nbytes, BLOCK) / 1e9
                   for _ in range(2)]
@@ -159,15 +165,16 @@ def run(arguments, folder):
     write_random(source, gpt2_sizes(arguments.megabytes))
     extract(source, natives)
     nbytes = offsets(source)[LARGEST][1]
-    for path in source, *natives.iterdir():
-        warm(path)
-    peers, left_out = find_peers(natives, folder, mountpoint)
+    chosen = [peer for peer in PEERS if peer.name in arguments.peers]
+    peers, left_out = find_peers(chosen, natives, folder, mountpoint)
 
-    ways = {NATIVE: lambda: measure(contextlib.nullcontext, natives, nbytes, reads),
-            OURS: lambda: measure(lambda: Mount(arguments.binary, source, mountpoint), mountpoint,
-                                  nbytes, reads)}
+    ours = lambda: Mount(arguments.binary, source, mountpoint)
+    ways = {NATIVE: lambda: measure(contextlib.nullcontext, list(natives.iterdir()), natives,
+                                    nbytes, reads),
+            OURS: lambda: measure(ours, [source], mountpoint, nbytes, reads)}
     for name, mounting in peers.items():
-        ways[name] = lambda mounting=mounting: measure(mounting, mountpoint, nbytes, reads)
+        ways[name] = lambda mounting=mounting: measure(mounting, mounting.files, mountpoint,
+                                                       nbytes, reads)
     reads = Reads(folder)
     series = interleave({"peers": ways}, arguments.rounds)["peers"]
 

@@ -151,7 +151,7 @@ def run(arguments, folder):
             of["mount"].format(3), of["ls"].format(3), of["mount_and_ls"].format(3),
             of["keys"].format(4), of["ratio"].format(2), of["keys_process"].format(3),
             f"{of['rss'].median / 2**20:.1f}", f"{of['rss_anonymous'].median / 2**20:.1f}",
-            f"{of['bytes_per_tensor']:.0f}", of["lookup"].scaled(1e6).format(1),
+            f"{of['bytes_per_tensor']:.0f}" if count >= MANY else "", of["lookup"].scaled(1e6).format(1),
             of["ls_l"].format(3),
         ])
     goals = goals_of(measurements)
