@@ -1,3 +1,4 @@
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -66,6 +67,8 @@ int Run(const Options& options) {
 }  // namespace safetensorfs
 
 int main(int argc, char** argv) {
+  // A parent may have left it ignored: then nobody hears how children end.
+  signal(SIGCHLD, SIG_DFL);
 #ifdef SAFETENSORFS_CUDA
   if (const auto status = safetensorfs::RunGpuProcess(argc, argv)) return *status;
 #endif

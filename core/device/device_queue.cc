@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <exception>
 #include <new>
+#include <system_error>
 
 #include "core/base/error.h"
 
@@ -13,6 +14,9 @@ Outcome OutcomeOfException() {
     throw;
   } catch (const Error& error) {
     return {error.code(), error.what()};
+  } catch (const std::system_error& error) {
+    return {EIO,
+            std::string("the system refuses what this needs, a thread perhaps: ") + error.what()};
   } catch (const std::bad_alloc&) {
     return {ENOMEM, "the daemon is out of memory"};
   } catch (const std::exception& error) {

@@ -100,7 +100,8 @@ std::shared_ptr<WorkerConnection> CudaDevice::StartWorker(std::stop_token stop) 
     number = ++workers_;
   }
   const auto started = std::make_shared<WorkerConnection>(
-      WorkerConnection::Options{words, options_.identity, options_.cancel_limit},
+      WorkerConnection::Options{words, options_.identity, options_.cancel_limit,
+                                options_.start_limit},
       [this, number](const std::string& reason) { WorkerEnded(number, reason); });
   {
     const std::lock_guard lock(mutex_);
@@ -270,7 +271,8 @@ std::string CudaDevice::ExportFields(const SlabSize& slab, const Done& done,
   AppendJsonString(facts_.uuid, fields);
   if (done.handles.empty() || !facts_.no_export.empty()) {
     fields += ",\"export\":\"none\",\"reason\":";
-    AppendJsonString(facts_.no_export.empty() ? done.no_export : facts_.no_export, fields);
+    AppendJsonString(Printable(facts_.no_export.empty() ? done.no_export : facts_.no_export, 1000),
+                     fields);
   } else {
     fields += ",\"export\":\"cuda_ipc\",\"ipc_handle\":\"" + HexOf(done.handles[number]) + "\"";
   }

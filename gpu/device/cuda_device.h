@@ -21,6 +21,8 @@ struct CudaDeviceOptions {
   std::optional<Identity> identity;
   /// A call into the driver that takes longer hangs, and costs the worker its life.
   std::chrono::milliseconds call_limit{30000};
+  /// How long a worker may take to get ready: the driver's start, and the context's.
+  std::chrono::milliseconds start_limit{120000};
   /// How long a cancelled job is waited for.
   std::chrono::milliseconds cancel_limit{2000};
   /// How long a worker without slabs lives.

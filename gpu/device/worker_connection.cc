@@ -2,12 +2,17 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/text.h"
 
 namespace safetensorfs {
 namespace {
+
+// A sentence of the worker's, whatever it says.
+std::string Sentence(const std::string& text) { return Printable(text, 1000); }
 
 std::vector<std::uint64_t> SlabsOf(const LoadJob& job) {
   std::vector<std::uint64_t> numbers;
@@ -23,6 +28,7 @@ std::vector<std::uint64_t> SlabsOf(const Job&) {
 
 WorkerConnection::WorkerConnection(const Options& options, Ended ended)
     : cancel_limit_(options.cancel_limit),
+      start_limit_(options.start_limit),
       ended_(std::move(ended)),
       process_(options.words, options.identity),
       channel_(process_.TakeSocket()),
@@ -54,11 +60,13 @@ void WorkerConnection::Break(const std::string& reason) {
 
 Hello WorkerConnection::AwaitHello(std::stop_token stop) {
   std::unique_lock lock(mutex_);
-  if (!changed_.wait(lock, stop, [this] { return hello_ || end_; })) {
-    throw Error(EINTR, "cancelled");
+  if (!changed_.wait_for(lock, stop, start_limit_, [this] { return hello_ || end_; })) {
+    if (stop.stop_requested()) throw Error(EINTR, "cancelled");
+    throw Error(EIO, "the GPU's worker did not get ready in " +
+                         std::to_string(start_limit_.count() / 1000) + " s");
   }
   if (!hello_) throw Error(EIO, *end_);
-  if (hello_->error != 0) throw Error(hello_->error, hello_->reason);
+  if (hello_->error != 0) throw Error(std::abs(hello_->error), Sentence(hello_->reason));
   return *hello_;
 }
 
@@ -93,7 +101,7 @@ Done WorkerConnection::Run(MessageKind kind, Job job, Progress* progress, std::s
     Break("did not take a job");
   }
   Done done = Await(job.id, stop);
-  if (done.error != 0) throw Error(done.error, done.reason);
+  if (done.error != 0) throw Error(std::abs(done.error), Sentence(done.reason));
   return done;
 }
 
@@ -196,7 +204,7 @@ void WorkerConnection::Take(const Frame& frame) {
       break;
     case MessageKind::kLost: {
       const std::lock_guard lock(mutex_);
-      last_words_ = Decode<Lost>(frame.body).reason;
+      last_words_ = Sentence(Decode<Lost>(frame.body).reason);
       return;
     }
     default:

@@ -26,6 +26,8 @@ class WorkerConnection {
     std::optional<Identity> identity;
     /// How long a cancelled job is waited for.
     std::chrono::milliseconds cancel_limit;
+    /// How long the worker may take to get ready.
+    std::chrono::milliseconds start_limit;
   };
   /// Called once, from a thread of the connection's own, when the worker ended or was killed
   /// without Retire(). Must not destroy the connection.
@@ -75,6 +77,7 @@ class WorkerConnection {
   void Break(const std::string& reason);
 
   const std::chrono::milliseconds cancel_limit_;
+  const std::chrono::milliseconds start_limit_;
   const Ended ended_;
   GpuProcess process_;
   Channel channel_;

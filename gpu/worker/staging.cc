@@ -8,6 +8,8 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
 
 #include "core/base/error.h"
@@ -103,7 +105,12 @@ void Staging::Run(const Work& work, std::size_t windows, const WindowWork& windo
   };
   {
     std::vector<std::jthread> threads;
-    for (std::size_t i = 0; i < readers; ++i) threads.emplace_back(read, i);
+    try {
+      for (std::size_t i = 0; i < readers; ++i) threads.emplace_back(read, i);
+    } catch (const std::system_error& error) {
+      // Fewer readers do.
+      if (threads.empty()) throw Error(EIO, std::string("cannot start a reader: ") + error.what());
+    }
   }
   // Also after a failure: the caller frees what copies would still write to.
   for (const Stream& stream : streams_) {

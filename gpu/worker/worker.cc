@@ -177,11 +177,17 @@ class Worker {
   }
 
   void Cancel(std::uint64_t id) {
-    const std::lock_guard lock(mutex_);
-    if (running_ && running_->id == id) running_->stop.request_stop();
-    for (const auto& job : jobs_) {
-      if (job->id == id) job->stop.request_stop();
+    {
+      const std::lock_guard lock(mutex_);
+      if (running_ && running_->id == id) running_->stop.request_stop();
+      // One that waits is gone at once, with the descriptors that it would have read.
+      if (std::erase_if(jobs_, [id](const auto& job) { return job->id == id; }) == 0) return;
     }
+    Done done;
+    done.id = id;
+    done.error = EINTR;
+    done.reason = "cancelled before it began";
+    Say(MessageKind::kDone, done);
   }
 
   void RunJobs() {

@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import signal
+import sys
 
 import pytest
 
@@ -12,7 +13,7 @@ from commands import (
     command, data_file, handle_of, holds, loaded, loads, read_data, refusal, report, status,
     wait_until,
 )  # fmt: skip
-from daemon import output_of
+from daemon import BINARY, output_of, run
 from gate import Writer
 from test_cuda import handle, info, worker_of
 
@@ -172,6 +173,25 @@ def test_a_worker_that_is_killed_at_rest_is_noticed(model, simulation):
     assert refusal(mounted, "verify cuda:0 kept")[0] == "ENOENT"
     assert_mount_reads(mounted, checkpoint)
     assert_works_again(mounted, checkpoint, simulation)
+
+
+# As programs do that never look at how their children end; it is inherited over exec.
+IGNORING_CHILDREN = (
+    sys.executable, "-c",
+    "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
+    "os.execv(sys.argv[1], sys.argv[1:])",
+)  # fmt: skip
+
+
+def test_a_parent_that_ignores_children_changes_nothing(folder, gpu_mount):
+    missing = run(*IGNORING_CHILDREN, BINARY, folder / "nothing", folder)
+    assert missing.returncode == 30
+    checkpoint = write(folder / "m.safetensors", TENSORS)
+    mounted = gpu_mount(checkpoint.path, started_by=IGNORING_CHILDREN)
+    command(mounted, "load cuda:0 kept")
+    os.kill(worker_of(mounted, "kept"), signal.SIGKILL)
+    wait_until(lambda: status(mounted)["warnings"], "the warning")
+    assert_lost(mounted, "the GPU's worker was killed by SIGKILL")
 
 
 def test_one_device_that_fails_leaves_the_other_alone(model, simulation):
