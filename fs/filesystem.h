@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 
 #include "core/control/control_service.h"
 #include "core/control/devices.h"
@@ -35,6 +36,9 @@ class Filesystem {
   Log& log;
   /// Called once the kernel has answered the mount.
   std::function<void()> on_init;
+  /// Called once, before anything in the mount is opened; may be empty.
+  std::function<void()> on_first_lookup;
+  std::once_flag first_lookup;
 
   std::unique_ptr<Devices> devices;
   DeviceFiles device_files;

@@ -22,6 +22,7 @@
 #include "core/tree/source_tree.h"
 #include "fs/filesystem.h"
 #include "fs/operations.h"
+#include "fs/read_ahead.h"
 #include "fs/service_notification.h"
 
 namespace safetensorfs {
@@ -176,7 +177,9 @@ int Mount(const Options& options, Background& background, DeviceFinder finder) {
     const std::string mountpoint = ResolveMountpoint(options.mountpoint);
     Session session(SessionArguments(options, *source), MakeOperations(), &filesystem);
     session.Mount(mountpoint, /*detach=*/!options.foreground);
-    filesystem.devices->SetMountDevice(DeviceOfPath(mountpoint));
+    const dev_t device = DeviceOfPath(mountpoint);
+    filesystem.devices->SetMountDevice(device);
+    filesystem.on_first_lookup = [device] { RaiseReadAhead(device); };
     // Every path is absolute by now; a daemon keeps no folder busy.
     if (!options.foreground && chdir("/") != 0) ThrowErrno("/", "cannot change to it");
     blocked.Unblock();

@@ -64,6 +64,9 @@ void Lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
       fuse_reply_err(request, ENAMETOOLONG);
       return;
     }
+    std::call_once(filesystem.first_lookup, [&filesystem] {
+      if (filesystem.on_first_lookup) filesystem.on_first_lookup();
+    });
     filesystem.lookups.Remember(fuse_req_ctx(request)->pid, parent);
     if (ReplyEntry(filesystem, request, parent, name)) return;
     if (DeviceFiles::ListsDevices(parent)) return LookupDevice(filesystem, request, parent, name);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstring>
 #include <filesystem>
 #include <vector>
 
@@ -31,6 +32,28 @@ void CheckHolds(const Piece& piece) {
   throw Error(EIO, PathOf(piece.fd) + ": ends at byte " + std::to_string(now.st_size) +
                        " by now, byte " + std::to_string(piece.offset + piece.size) +
                        " is asked for");
+}
+
+// Small answers are read into a buffer: that costs less than asking for the source's size and a
+// reply from the untouched pages of a mapping.
+void ReplySmall(fuse_req_t request, const Pieces& pieces) {
+  std::array<char, kMinSplice> buffer;
+  std::size_t size = 0;
+  pieces.ForEach([&](const Piece& piece) {
+    char* const to = buffer.data() + size;
+    if (piece.fd < 0) {
+      std::memcpy(to, piece.memory, piece.size);
+    } else {
+      const ssize_t n = pread(piece.fd, to, piece.size, static_cast<off_t>(piece.offset));
+      if (n < 0) ThrowErrno(PathOf(piece.fd), "cannot read");
+      if (static_cast<std::uint64_t>(n) < piece.size) {
+        CheckHolds(piece);
+        throw Error(EIO, PathOf(piece.fd) + ": gives fewer bytes than it holds");
+      }
+    }
+    size += piece.size;
+  });
+  fuse_reply_buf(request, buffer.data(), size);
 }
 
 // A fuse_bufvec with room for `count` buffers; small ones need no allocation.
@@ -69,15 +92,12 @@ class Buffers {
 
 void ReplyPieces(fuse_req_t request, const Pieces& pieces) {
   std::uint64_t total = 0;
-  pieces.ForEach([&](const Piece& piece) {
+  pieces.ForEach([&](const Piece& piece) { total += piece.size; });
+  if (total < kMinSplice) return ReplySmall(request, pieces);
+  pieces.ForEach([](const Piece& piece) {
     if (piece.fd >= 0) CheckHolds(piece);
-    total += piece.size;
   });
-  if (total == 0) {
-    fuse_reply_buf(request, nullptr, 0);
-    return;
-  }
-  const bool is_spliced = total >= kMinSplice && total <= kMaxSplice;
+  const bool is_spliced = total <= kMaxSplice;
   // Splicing from the descriptor moves no bytes through this process. A single piece that is not
   // spliced goes from its mapping to the kernel in one system call. Of several, libfuse would read
   // the mapping itself, and a source that shrinks would end the daemon with SIGBUS: pread then.
