@@ -92,8 +92,9 @@ void DeviceHost::Lose(const std::string& reason) {
     const std::lock_guard lock(loss_mutex_);
     const LoadedTensors::Amount lost = loaded_.Clear();
     loss_reason_ = reason;
-    last_failure_ =
-        "lost " + Count(lost.tensors) + ", " + Grouped(lost.nbytes) + " bytes: " + reason;
+    last_failure_ = lost.tensors == 0 ? "failed while nothing was loaded: " + reason
+                                      : "lost " + Count(lost.tensors) + ", " +
+                                            Grouped(lost.nbytes) + " bytes: " + reason;
     line += last_failure_;
   }
   if (log_) log_(line);

@@ -96,12 +96,14 @@ std::shared_ptr<WorkerConnection> CudaDevice::StartWorker(std::stop_token stop) 
                                           std::to_string(options_.call_limit.count())};
   std::uint64_t number;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    // What is loaded now must not be counted among what was lost.
+    changed_.wait(lock, [this] { return !is_announcing_; });
     number = ++workers_;
   }
   const auto started = std::make_shared<WorkerConnection>(
       WorkerConnection::Options{words, options_.identity, options_.cancel_limit,
-                                options_.start_limit},
+                                options_.start_limit, options_.free_limit},
       [this, number](const std::string& reason) { WorkerEnded(number, reason); });
   {
     const std::lock_guard lock(mutex_);
@@ -126,12 +128,17 @@ void CudaDevice::WorkerEnded(std::uint64_t number, const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
     if (number != workers_) return;
+    is_announcing_ = true;
     if (worker_) old_.push_back(std::exchange(worker_, nullptr));
     hello_.reset();
     slabs_.clear();
     locations_.clear();
   }
   if (lost_) lost_(reason);
+  {
+    const std::lock_guard lock(mutex_);
+    is_announcing_ = false;
+  }
   changed_.notify_all();
 }
 

@@ -25,6 +25,8 @@ struct CudaDeviceOptions {
   std::chrono::milliseconds start_limit{120000};
   /// How long a cancelled job is waited for.
   std::chrono::milliseconds cancel_limit{2000};
+  /// How long a worker may take to free memory before it is given up.
+  std::chrono::milliseconds free_limit{10000};
   /// How long a worker without slabs lives.
   std::chrono::milliseconds idle_limit{5000};
 };
@@ -92,6 +94,7 @@ class CudaDevice : public Device {
   std::shared_ptr<WorkerConnection> worker_;
   std::optional<Hello> hello_;                          // the worker's
   std::vector<std::shared_ptr<WorkerConnection>> old_;  // ended, to be destroyed
+  bool is_announcing_ = false;                          // a loss
   bool is_busy_ = false;                                // a job runs
   std::chrono::steady_clock::time_point idle_since_;
   std::map<std::uint64_t, LoadedSlab> slabs_;

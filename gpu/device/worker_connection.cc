@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <utility>
 
 #include "core/base/error.h"
@@ -10,6 +9,13 @@
 
 namespace safetensorfs {
 namespace {
+
+// The largest answers are IPC handles of some hundred thousand slabs, and 1 MiB read back.
+constexpr std::uint64_t kMaxBody = 32 << 20;
+constexpr std::chrono::seconds kSendLimit(20);
+
+// An errno of the worker's, whatever it says.
+int ErrnoOf(std::int32_t code) { return code > 0 && code < 4096 ? code : EIO; }
 
 // A sentence of the worker's, whatever it says.
 std::string Sentence(const std::string& text) { return Printable(text, 1000); }
@@ -29,14 +35,24 @@ std::vector<std::uint64_t> SlabsOf(const Job&) {
 WorkerConnection::WorkerConnection(const Options& options, Ended ended)
     : cancel_limit_(options.cancel_limit),
       start_limit_(options.start_limit),
+      free_limit_(options.free_limit),
       ended_(std::move(ended)),
       process_(options.words, options.identity),
-      channel_(process_.TakeSocket()),
-      receiver_([this] { ReceiveAll(); }) {}
+      channel_(process_.TakeSocket(), {kMaxBody, kSendLimit}),
+      receiver_([this] { ReceiveAll(); }) {
+  try {
+    sender_ = std::thread([this] { SendAll(); });
+  } catch (...) {
+    Retire();
+    receiver_.join();
+    throw;
+  }
+}
 
 WorkerConnection::~WorkerConnection() {
   Retire();
   receiver_.join();
+  sender_.join();
 }
 
 void WorkerConnection::Retire() {
@@ -45,17 +61,49 @@ void WorkerConnection::Retire() {
     is_retired_ = true;
   }
   channel_.ShutDown();
+  changed_.notify_all();
 }
 
 // The worker is of no use any more.
 void WorkerConnection::Break(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
-    if (last_words_.empty()) last_words_ = reason;
+    if (complaint_.empty()) complaint_ = "the GPU's worker " + reason;
   }
   process_.Kill();
   // One that hangs in the driver may not even die; its socket need not be waited for.
   channel_.ShutDown();
+}
+
+void WorkerConnection::Post(Outgoing frame) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (end_) return;  // it would not be answered
+    outgoing_.push_back(std::move(frame));
+  }
+  changed_.notify_all();
+}
+
+void WorkerConnection::SendAll() {
+  while (true) {
+    Outgoing frame;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return !outgoing_.empty() || is_retired_ || end_; });
+      if (outgoing_.empty() || is_retired_ || end_) return;
+      frame = std::move(outgoing_.front());
+      outgoing_.pop_front();
+    }
+    try {
+      channel_.Send(static_cast<std::uint32_t>(frame.kind), frame.body, {}, frame.fds);
+    } catch (const Error& error) {
+      // Otherwise it is gone, and how it ended says more.
+      if (error.code() == ETIMEDOUT) {
+        Break("took nothing for " + std::to_string(kSendLimit.count()) + " s");
+      }
+      return;
+    }
+  }
 }
 
 Hello WorkerConnection::AwaitHello(std::stop_token stop) {
@@ -66,7 +114,7 @@ Hello WorkerConnection::AwaitHello(std::stop_token stop) {
                          std::to_string(start_limit_.count() / 1000) + " s");
   }
   if (!hello_) throw Error(EIO, *end_);
-  if (hello_->error != 0) throw Error(std::abs(hello_->error), Sentence(hello_->reason));
+  if (hello_->error != 0) throw Error(ErrnoOf(hello_->error), Sentence(hello_->reason));
   return *hello_;
 }
 
@@ -80,7 +128,7 @@ void WorkerConnection::SendSources(std::span<const SourceFile* const> sources) {
       message.paths.push_back(source->path());
       fds.push_back(source->fd());
     }
-    channel_.Send(static_cast<std::uint32_t>(MessageKind::kSources), Encode(message), {}, fds);
+    Post({MessageKind::kSources, Encode(message), std::move(fds)});
   }
 }
 
@@ -88,20 +136,19 @@ template <typename Job>
 Done WorkerConnection::Run(MessageKind kind, Job job, Progress* progress, std::stop_token stop) {
   {
     const std::lock_guard lock(mutex_);
-    if (end_) throw Error(EIO, *end_);
     job.id = next_id_++;
+  }
+  std::string body = Encode(job);
+  {
+    const std::lock_guard lock(mutex_);
+    if (end_) throw Error(EIO, *end_);
     Pending& pending = pending_[job.id];
     pending.progress = progress;
     pending.slabs = SlabsOf(job);
   }
-  try {
-    channel_.Send(static_cast<std::uint32_t>(kind), Encode(job));
-  } catch (const Error&) {
-    // The receiver knows by now, or soon, and says why.
-    Break("did not take a job");
-  }
-  Done done = Await(job.id, stop);
-  if (done.error != 0) throw Error(std::abs(done.error), Sentence(done.reason));
+  Post({kind, std::move(body), {}});
+  Done done = kind == MessageKind::kFree ? AwaitFreed(job.id) : Await(job.id, stop);
+  if (done.error != 0) throw Error(ErrnoOf(done.error), Sentence(done.reason));
   return done;
 }
 
@@ -115,11 +162,7 @@ Done WorkerConnection::Await(std::uint64_t id, std::stop_token stop) {
   const auto is_done = [&pending] { return pending.done.has_value(); };
   if (!changed_.wait(lock, stop, is_done)) {
     lock.unlock();
-    try {
-      channel_.Send(static_cast<std::uint32_t>(MessageKind::kCancel), Encode(id));
-    } catch (const Error&) {
-      Break("did not take a cancellation");
-    }
+    Post({MessageKind::kCancel, Encode(id), {}});
     lock.lock();
     if (!changed_.wait_for(lock, cancel_limit_, is_done)) {
       // Not killed: that would cost everything else that is loaded.
@@ -133,18 +176,33 @@ Done WorkerConnection::Await(std::uint64_t id, std::stop_token stop) {
   return done;
 }
 
+// Whoever unloads has no way to cancel it: a worker that does not answer is given up.
+Done WorkerConnection::AwaitFreed(std::uint64_t id) {
+  std::unique_lock lock(mutex_);
+  Pending& pending = pending_[id];
+  const auto is_done = [&pending] { return pending.done.has_value(); };
+  if (!changed_.wait_for(lock, free_limit_, is_done)) {
+    lock.unlock();
+    Break("freed nothing for " + std::to_string(free_limit_.count() / 1000) + " s");
+    lock.lock();
+    changed_.wait(lock, is_done);
+  }
+  Done done = std::move(*pending.done);
+  pending_.erase(id);
+  return done;
+}
+
 void WorkerConnection::Read(ReadBack request, Device::ReadReply reply) {
+  std::string body;
   {
     const std::lock_guard lock(mutex_);
     request.id = next_id_++;
-    if (!end_) reads_.emplace(request.id, std::exchange(reply, nullptr));
+    body = Encode(request);
+    if (!end_)
+      reads_.emplace(request.id, PendingRead{std::exchange(reply, nullptr), request.nbytes});
   }
   if (reply) return reply(EIO, Pieces());
-  try {
-    channel_.Send(static_cast<std::uint32_t>(MessageKind::kRead), Encode(request));
-  } catch (const Error&) {
-    Break("did not take a read");
-  }
+  Post({MessageKind::kRead, std::move(body), {}});
 }
 
 std::optional<MemoryNow> WorkerConnection::memory() const {
@@ -170,14 +228,18 @@ void WorkerConnection::Take(const Frame& frame) {
   switch (static_cast<MessageKind>(frame.kind)) {
     case MessageKind::kBytes: {
       const auto message = Decode<Bytes>(frame.body, &tail);
-      Device::ReadReply reply;
+      PendingRead read;
       {
         const std::lock_guard lock(mutex_);
-        if (auto read = reads_.extract(message.id)) reply = std::move(read.mapped());
+        const auto at = reads_.find(message.id);
+        if (at == reads_.end()) return;
+        read = std::move(at->second);
+        reads_.erase(at);
       }
+      if (message.error != 0) return read.reply(ErrnoOf(message.error), Pieces());
       Pieces pieces;
-      pieces.text() = tail;
-      if (reply) reply(message.error, pieces);
+      pieces.text() = tail.substr(0, read.nbytes);
+      read.reply(0, pieces);
       return;
     }
     case MessageKind::kProgress: {
@@ -226,12 +288,7 @@ void WorkerConnection::Finish(Done done) {
     if (done.error == 0) undo.slabs = std::move(at->second.slabs);
     pending_.erase(at);
   }
-  if (undo.slabs.empty()) return;
-  try {
-    channel_.Send(static_cast<std::uint32_t>(MessageKind::kFree), Encode(undo));
-  } catch (const Error&) {
-    // It is gone, and the slabs with it.
-  }
+  if (!undo.slabs.empty()) Post({MessageKind::kFree, Encode(undo), {}});
 }
 
 // Fails all that waits. What has been answered by then keeps its answer.
@@ -241,11 +298,14 @@ void WorkerConnection::End(const std::string& end) {
   {
     const std::lock_guard lock(mutex_);
     is_retired = is_retired_;
-    reason = last_words_.empty() ? "the GPU's worker " + end : last_words_;
+    // What it said, why we killed it, how it ended, whichever is known first.
+    reason = !last_words_.empty()  ? last_words_
+             : !complaint_.empty() ? complaint_
+                                   : "the GPU's worker " + end;
   }
   // First, so that those who wait find the device without this worker when they go on.
   if (!is_retired) ended_(reason);
-  std::map<std::uint64_t, Device::ReadReply> reads;
+  std::map<std::uint64_t, PendingRead> reads;
   {
     const std::lock_guard lock(mutex_);
     end_ = reason;
@@ -258,7 +318,7 @@ void WorkerConnection::End(const std::string& end) {
     reads.swap(reads_);
   }
   changed_.notify_all();
-  for (const auto& [id, reply] : reads) reply(EIO, Pieces());
+  for (const auto& [id, read] : reads) read.reply(EIO, Pieces());
 }
 
 }  // namespace safetensorfs

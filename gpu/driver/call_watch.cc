@@ -16,16 +16,18 @@ CallWatch::Scope::Scope(CallWatch& watch, const char* name) {
   for (Call& call : watch.calls_) {
     const char* free = nullptr;
     if (call.name.load(std::memory_order_relaxed) != nullptr) continue;
-    // Until it is known since when, it began just now.
+    // Since when is said next; until then, as Scope leaves it, it never began.
     if (!call.name.compare_exchange_strong(free, name)) continue;
     call.since = now;
-    call_ = &call.name;
+    call_ = &call;
     return;
   }
 }
 
 CallWatch::Scope::~Scope() {
-  if (call_ != nullptr) *call_ = nullptr;
+  if (call_ == nullptr) return;
+  call_->since = INT64_MAX;
+  call_->name = nullptr;
 }
 
 std::optional<const char*> CallWatch::FindHanging(std::chrono::milliseconds limit) const {

@@ -12,6 +12,8 @@ namespace safetensorfs {
 /// Sees how long calls into the driver have been running, so that one that never returns is
 /// noticed. Thread-safe; no locks, since what hangs may hang anywhere.
 class CallWatch {
+  struct Call;
+
  public:
   /// A call, from construction to destruction.
   class Scope {
@@ -22,7 +24,7 @@ class CallWatch {
     ~Scope();
 
    private:
-    std::atomic<const char*>* call_ = nullptr;
+    Call* call_ = nullptr;
   };
 
   /// The name of a call that has been running for `limit` or longer.
@@ -33,7 +35,7 @@ class CallWatch {
   static constexpr std::size_t kCalls = 64;
   struct Call {
     std::atomic<const char*> name = nullptr;
-    std::atomic<std::int64_t> since = 0;  // steady clock, ns
+    std::atomic<std::int64_t> since = INT64_MAX;  // steady clock, ns
   };
   std::array<Call, kCalls> calls_;
 };

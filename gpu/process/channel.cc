@@ -20,15 +20,15 @@ struct FrameHeader {
   std::uint64_t size;
 };
 
-// A process that is stopped must not stop the other for good.
-constexpr timeval kSendTimeout = {20, 0};
-
 union Control {
   cmsghdr align;
   std::array<char, CMSG_SPACE(sizeof(int) * Channel::kMaxFds)> bytes;
 };
 
-[[noreturn]] void ThrowGone() { throw Error(EPIPE, "the process that uses the GPU is gone"); }
+[[noreturn]] void ThrowUnsent(int code) {
+  if (code == EAGAIN) throw Error(ETIMEDOUT, "the process that uses the GPU takes nothing");
+  throw Error(EPIPE, "the process that uses the GPU is gone");
+}
 
 void AttachFds(msghdr& message, Control& control, std::span<const int> fds) {
   message.msg_control = control.bytes.data();
@@ -78,8 +78,9 @@ bool ReceiveAll(int socket, void* out, std::size_t size, std::vector<UniqueFd>* 
 
 }  // namespace
 
-Channel::Channel(UniqueFd socket) : socket_(std::move(socket)) {
-  setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &kSendTimeout, sizeof kSendTimeout);
+Channel::Channel(UniqueFd socket, Limits limits) : socket_(std::move(socket)), limits_(limits) {
+  const timeval timeout = {limits_.send.count(), 0};
+  setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
 }
 
 void Channel::Send(std::uint32_t kind, std::string_view head, std::string_view tail,
@@ -99,9 +100,10 @@ void Channel::Send(std::uint32_t kind, std::string_view head, std::string_view t
     ssize_t n = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
+      const int code = errno;
       // Half a frame may be under way: nothing sensible can follow it.
       ShutDown();
-      ThrowGone();
+      ThrowUnsent(code);
     }
     message.msg_control = nullptr;
     message.msg_controllen = 0;
@@ -123,7 +125,7 @@ std::optional<Frame> Channel::Receive() {
   if (!ReceiveAll(socket_.get(), &header, sizeof header, &frame.fds)) return std::nullopt;
   frame.kind = header.kind;
   // The descriptors that a process may have are used up: they were dropped on the way.
-  if (frame.fds.size() != header.fd_count || header.size > kMaxBody) return std::nullopt;
+  if (frame.fds.size() != header.fd_count || header.size > limits_.max_body) return std::nullopt;
   frame.body.resize(header.size);
   if (!ReceiveAll(socket_.get(), frame.body.data(), frame.body.size(), nullptr)) {
     return std::nullopt;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -24,15 +25,20 @@ class Channel {
  public:
   /// Descriptors that one frame may carry.
   static constexpr std::size_t kMaxFds = 128;
-  /// Bytes that one may have: plans of millions of tensors, not what a broken sender announces.
-  static constexpr std::uint64_t kMaxBody = std::uint64_t{1} << 30;
 
-  explicit Channel(UniqueFd socket);
+  /// What a side puts up with of the other.
+  struct Limits {
+    std::uint64_t max_body = std::uint64_t{1} << 40;  // bytes of a frame
+    std::chrono::seconds send{0};                     // that a send may wait; 0: for ever
+  };
+
+  Channel(UniqueFd socket, Limits limits);
 
   int fd() const { return socket_.get(); }
 
   /// Sends a frame, of which `head` and `tail` are the body. The descriptors are copied to the
-  /// other side. Throws Error (EPIPE) where the other side is gone or takes nothing for seconds.
+  /// other side. Throws Error: EPIPE where the other side is gone, ETIMEDOUT where it takes
+  /// nothing.
   void Send(std::uint32_t kind, std::string_view head, std::string_view tail = {},
             std::span<const int> fds = {});
   /// The next frame, or nothing once the other side is gone or says what is no frame.
@@ -44,6 +50,7 @@ class Channel {
  private:
   std::mutex sending_;
   UniqueFd socket_;
+  const Limits limits_;
 };
 
 }  // namespace safetensorfs

@@ -10,9 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 
 #include "core/base/error.h"
 
@@ -28,7 +30,34 @@ bool BecomeUser(const Identity& identity) {
          syscall(SYS_setresuid, identity.uid, identity.uid, identity.uid) == 0;
 }
 
-[[noreturn]] void RunChild(int socket, char* const* words, const Identity* identity) {
+// What another user's process may know of our environment: where the driver is, and what it heeds.
+bool IsForOthers(std::string_view variable) {
+  constexpr std::array<std::string_view, 8> kPrefixes = {
+      "LD_LIBRARY_PATH=", "PATH=", "LANG=", "CUDA_", "NVIDIA_", "ASAN_OPTIONS=", "TSAN_OPTIONS=",
+      "SIMULATED_CUDA="  // tests/simulated_cuda
+  };
+  return std::ranges::any_of(
+      kPrefixes, [variable](std::string_view prefix) { return variable.starts_with(prefix); });
+}
+
+std::vector<char*> Environment(bool is_for_others) {
+  std::vector<char*> variables;
+  for (char** at = environ; *at != nullptr; ++at) {
+    if (!is_for_others || IsForOthers(*at)) variables.push_back(*at);
+  }
+  variables.push_back(nullptr);
+  return variables;
+}
+
+// Another user's process gets neither our terminal and logs nor our folder.
+bool LeaveOurFiles() {
+  const int null = open("/dev/null", O_RDWR);
+  return null >= 0 && dup2(null, 0) >= 0 && dup2(null, 1) >= 0 && dup2(null, 2) >= 0 &&
+         chdir("/") == 0;
+}
+
+[[noreturn]] void RunChild(int socket, char* const* words, char* const* environment,
+                           const Identity* identity) {
   // Ctrl-C in the daemon's terminal is for the daemon, which ends its children in order.
   setsid();
   sigset_t none;
@@ -36,11 +65,13 @@ bool BecomeUser(const Identity& identity) {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   // dup2 to itself would leave it close-on-exec.
   const int copy = fcntl(socket, F_DUPFD, GpuProcess::kSocket + 1);
-  if (copy >= 0 && dup2(copy, GpuProcess::kSocket) >= 0) {
-    // libfuse leaves descriptors that are not close-on-exec; one of them kept open is a mount that
-    // never ends.
-    syscall(SYS_close_range, static_cast<unsigned>(GpuProcess::kSocket + 1), ~0u, 0u);
-    if (identity == nullptr || BecomeUser(*identity)) execv("/proc/self/exe", words);
+  // libfuse leaves descriptors that are not close-on-exec; one of them kept open is a mount that
+  // never ends.
+  if (copy >= 0 && dup2(copy, GpuProcess::kSocket) >= 0 &&
+      syscall(SYS_close_range, static_cast<unsigned>(GpuProcess::kSocket + 1), ~0u, 0u) == 0) {
+    if (identity == nullptr || (LeaveOurFiles() && BecomeUser(*identity))) {
+      execve("/proc/self/exe", words, environment);
+    }
   }
   _exit(127);
 }
@@ -85,10 +116,18 @@ GpuProcess::GpuProcess(const std::vector<std::string>& words,
   std::vector<char*> pointers = {const_cast<char*>(kName)};
   for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
   pointers.push_back(nullptr);
+  const std::vector<char*> environment = Environment(identity.has_value());
   pid_ = fork();
   if (pid_ < 0) ThrowErrno("the process that uses the GPU", "cannot be started");
-  if (pid_ == 0) RunChild(theirs.get(), pointers.data(), identity ? &*identity : nullptr);
+  if (pid_ == 0) {
+    RunChild(theirs.get(), pointers.data(), environment.data(), identity ? &*identity : nullptr);
+  }
   pidfd_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+  if (!pidfd_) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    ThrowErrno("the process that uses the GPU", "cannot be watched");
+  }
 }
 
 GpuProcess::~GpuProcess() {
@@ -98,14 +137,14 @@ GpuProcess::~GpuProcess() {
 }
 
 void GpuProcess::Kill() {
-  // Not waited for yet, so the number is still its own.
-  if (!end_) kill(pid_, SIGKILL);
+  // The number may be another's by now; the descriptor is not.
+  syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0u);
 }
 
 std::optional<std::string> GpuProcess::WaitForEnd(std::chrono::milliseconds patience) {
   if (end_) return end_;
   pollfd ended = {pidfd_.get(), POLLIN, 0};
-  if (pidfd_) poll(&ended, 1, static_cast<int>(patience.count()));
+  poll(&ended, 1, static_cast<int>(patience.count()));
   siginfo_t info = {};
   if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG) == 0 && info.si_pid == pid_)
     end_ = DescribeEnd(info);

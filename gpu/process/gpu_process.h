@@ -40,8 +40,10 @@ class GpuProcess {
   /// Our end of the socket pair, to be taken once.
   UniqueFd TakeSocket() { return std::move(socket_); }
 
+  /// Any thread may, also when it has ended.
   void Kill();
-  /// How it ended, "was killed by signal 9"; nothing while it runs, after waiting this long.
+  /// How it ended, "was killed by SIGKILL"; nothing while it runs, after waiting this long. One
+  /// thread at a time.
   std::optional<std::string> WaitForEnd(std::chrono::milliseconds patience);
 
  private:

@@ -84,7 +84,7 @@ class Reader {
       values.resize(TakeCount(sizeof(T)));
       TakeRaw(values.data(), values.size() * sizeof(T));
     } else {
-      values.resize(TakeCount(1));
+      values.resize(TakeCount(sizeof(std::uint64_t)));  // a text's size at least
       for (T& value : values) Take(value);
     }
   }

@@ -1,8 +1,13 @@
 #include "gpu/process/probe.h"
 
-#include <poll.h>
+#include <unistd.h>
 
-#include "core/base/text.h"
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+
 #include "gpu/driver/context.h"
 #include "gpu/process/channel.h"
 
@@ -35,21 +40,43 @@ Probed Probe() {
   return probed;
 }
 
-// Waits until there is something to receive; false at the deadline or when told to stop.
-bool Await(int socket, std::chrono::milliseconds deadline, const std::stop_token& stop) {
-  constexpr std::chrono::milliseconds kStep(50);
-  const auto end = std::chrono::steady_clock::now() + deadline;
-  while (!stop.stop_requested() && std::chrono::steady_clock::now() < end) {
-    pollfd ready = {socket, POLLIN, 0};
-    if (poll(&ready, 1, static_cast<int>(kStep.count())) > 0) return true;
+// More than any number of devices needs.
+constexpr std::uint64_t kMaxAnswer = 1 << 20;
+
+// Ends a channel at the deadline, or when told to stop, unless it goes before.
+class Deadline {
+ public:
+  Deadline(Channel& channel, std::chrono::milliseconds limit, std::stop_token stop)
+      : stopped_(stop, [this] { Notify(); }),
+        thread_([this, &channel, limit, stop](std::stop_token gone) {
+          std::unique_lock lock(mutex_);
+          changed_.wait_for(lock, gone, limit, [&stop] { return stop.stop_requested(); });
+          if (gone.stop_requested()) return;
+          is_over_ = true;
+          channel.ShutDown();
+        }) {}
+
+  bool is_over() const { return is_over_; }
+
+ private:
+  void Notify() {
+    const std::lock_guard lock(mutex_);
+    changed_.notify_all();
   }
-  return false;
-}
+
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::atomic<bool> is_over_ = false;
+  std::stop_callback<std::function<void()>> stopped_;
+  std::jthread thread_;
+};
 
 }  // namespace
 
 int RunProbe() {
-  Channel channel{UniqueFd(GpuProcess::kSocket)};
+  // A driver may hang, and whoever waits for this may be gone.
+  alarm(120);
+  Channel channel(UniqueFd(GpuProcess::kSocket), {});
   channel.Send(0, Encode(Probe()));
   return 0;
 }
@@ -58,14 +85,15 @@ Probed ProbeDevices(const std::optional<Identity>& identity, std::chrono::millis
                     std::stop_token stop) {
   try {
     GpuProcess process({"probe"}, identity);
-    Channel channel(process.TakeSocket());
-    if (!Await(channel.fd(), deadline, stop)) {
-      return {stop.stop_requested() ? "the search for GPUs was cancelled"
-                                    : "the NVIDIA driver did not answer in " +
-                                          std::to_string(deadline.count() / 1000) + " s",
-              {}};
-    }
+    Channel channel(process.TakeSocket(), {kMaxAnswer});
+    const Deadline over(channel, deadline, stop);
     if (const auto frame = channel.Receive()) return Decode<Probed>(frame->body);
+    if (stop.stop_requested()) return {"the search for GPUs was cancelled", {}};
+    if (over.is_over()) {
+      return {
+          "the NVIDIA driver did not answer in " + std::to_string(deadline.count() / 1000) + " s",
+          {}};
+    }
     const auto end = process.WaitForEnd(std::chrono::seconds(2));
     return {"the process that looks for GPUs " + end.value_or("closed its socket"), {}};
   } catch (const Error& error) {

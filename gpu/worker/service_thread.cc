@@ -28,7 +28,11 @@ void ServiceThread::Push(Request request) {
 }
 
 void ServiceThread::Run(std::stop_token stop) {
-  session_.context().MakeCurrent();
+  try {
+    session_.context().MakeCurrent();
+  } catch (const Error& error) {
+    return replies_.died(error.what());
+  }
   while (!stop.stop_requested()) {
     std::deque<Request> requests;
     {

@@ -52,7 +52,7 @@ Hello MakeHello() {
 class Worker {
  public:
   explicit Worker(const WorkerOptions& options)
-      : options_(options), channel_(UniqueFd(GpuProcess::kSocket)) {}
+      : options_(options), channel_(UniqueFd(GpuProcess::kSocket), {}) {}
 
   // Receives in this thread, works in others. Never returns: what those threads are in may hang,
   // and the kernel gives back all that they hold.
@@ -205,8 +205,9 @@ class Worker {
                                  [this](const Done& done) { Say(MessageKind::kDone, done); },
                                  [this](const MemoryNow& now) { Say(MessageKind::kMemory, now); },
                                  [this](const std::string& reason) { Die(reason); }});
-    } catch (const Error& error) {
-      hello.error = error.code();
+    } catch (const std::exception& error) {
+      const auto* const ours = dynamic_cast<const Error*>(&error);
+      hello.error = ours != nullptr ? ours->code() : EIO;
       hello.reason = error.what();
       Say(MessageKind::kHello, hello);
       return;

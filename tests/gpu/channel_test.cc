@@ -30,8 +30,8 @@ ino_t InodeOf(int fd) {
 
 TEST_CASE("Frames arrive whole and in order, with their descriptors") {
   auto [ours, theirs] = SocketPair();
-  Channel sender(std::move(ours));
-  Channel receiver(std::move(theirs));
+  Channel sender(std::move(ours), {});
+  Channel receiver(std::move(theirs), {});
   const std::string large(5'000'000, 'x');
   const UniqueFd file(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const std::vector<int> fds(Channel::kMaxFds, file.get());
@@ -58,9 +58,30 @@ TEST_CASE("Frames arrive whole and in order, with their descriptors") {
   CHECK_FALSE(receiver.Receive());
 }
 
+TEST_CASE("A frame that is larger than agreed is not received") {
+  auto [ours, theirs] = SocketPair();
+  Channel sender(std::move(ours), {});
+  Channel receiver(std::move(theirs), {100});
+  sender.Send(1, std::string(100, 'x'));
+  sender.Send(1, std::string(101, 'x'));
+  CHECK(receiver.Receive());
+  CHECK_FALSE(receiver.Receive());
+}
+
+TEST_CASE("Sending to who takes nothing ends") {
+  auto [ours, theirs] = SocketPair();
+  Channel sender(std::move(ours), {100, std::chrono::seconds(1)});
+  try {
+    sender.Send(1, std::string(5'000'000, 'x'));
+    FAIL("sent");
+  } catch (const Error& error) {
+    CHECK(error.code() == ETIMEDOUT);
+  }
+}
+
 TEST_CASE("Sending to nobody is an error, not a signal") {
   auto [ours, theirs] = SocketPair();
-  Channel sender(std::move(ours));
+  Channel sender(std::move(ours), {});
   theirs = UniqueFd();
   CHECK_THROWS_AS(sender.Send(1, "x"), Error);
 }

@@ -12,6 +12,11 @@ constexpr std::uint64_t kMiB = 1 << 20;
 
 Model SmallModel() { return Model({1000, 300'000, 5'000'000}); }
 
+pid_t WorkerOf(Gpu& gpu, const Model& model) {
+  const std::string fields = gpu->HandleFields(model.checkpoint(), 0);
+  return std::stoi(fields.substr(fields.find("\"pid\":") + 6));
+}
+
 // After a fault that cost nothing: what was loaded is there, and nothing else.
 void CheckKept(Gpu& gpu, const Simulation& simulation, const Model& kept) {
   gpu.CheckHolds(kept);
@@ -204,13 +209,51 @@ TEST_CASE("A worker that dies is replaced") {
   }
 }
 
+TEST_CASE("A worker that is stopped is given up when it has to free") {
+  Simulation simulation;
+  const Model model = SmallModel();
+  Gpu gpu(ShortLimits());
+  gpu.Load(model);
+  kill(WorkerOf(gpu, model), SIGSTOP);
+  const Error error = ErrorOf([&] { gpu->Unload(model.checkpoint(), model.all()); });
+  CHECK(error.code() == EIO);
+  CHECK(error.what() == std::string("the GPU's worker freed nothing for 0 s"));
+  CHECK(gpu.losses() == std::vector<std::string>{error.what()});
+  CheckReplaced(gpu, simulation, model);
+}
+
+TEST_CASE("Reading back from a worker that is stopped holds up nobody") {
+  const Simulation simulation;
+  const Model model = SmallModel();
+  Gpu gpu;
+  gpu.Load(model);
+  const pid_t worker = WorkerOf(gpu, model);
+  kill(worker, SIGSTOP);
+  // More than a socket takes.
+  constexpr std::size_t kReads = 5000;
+  std::atomic<std::size_t> answers = 0;
+  std::atomic<std::size_t> right = 0;
+  for (std::size_t i = 0; i < kReads; ++i) {
+    gpu->Read(model.checkpoint(), 1, i, 100, [&, i](int error, const Pieces& pieces) {
+      pieces.ForEach([&](const Piece& piece) {
+        const std::string_view bytes(reinterpret_cast<const char*>(piece.memory), piece.size);
+        if (error == 0 && bytes == model.bytes_of(1).substr(i, 100)) ++right;
+      });
+      ++answers;
+    });
+  }
+  CHECK(answers == 0);
+  kill(worker, SIGCONT);
+  WaitUntil([&] { return answers == kReads; });
+  CHECK(right == kReads);
+}
+
 TEST_CASE("A worker that dies at rest is noticed") {
   Simulation simulation;
   const Model model = SmallModel();
   Gpu gpu;
   gpu.Load(model);
-  const std::string fields = gpu->HandleFields(model.checkpoint(), 0);
-  kill(std::stoi(fields.substr(fields.find("\"pid\":") + 6)), SIGKILL);
+  kill(WorkerOf(gpu, model), SIGKILL);
   CHECK(gpu.AwaitLoss() == "the GPU's worker was killed by SIGKILL");
   CheckReplaced(gpu, simulation, model);
 }

@@ -22,6 +22,7 @@ inline CudaDeviceOptions ShortLimits() {
   CudaDeviceOptions options;
   options.call_limit = std::chrono::milliseconds(700);
   options.cancel_limit = std::chrono::milliseconds(500);
+  options.free_limit = std::chrono::milliseconds(500);
   options.idle_limit = std::chrono::milliseconds(100);
   return options;
 }

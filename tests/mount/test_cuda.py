@@ -311,11 +311,14 @@ def test_slabs_describe_their_tensors_and_are_leased(model, simulation):
     assert simulation.counters()["freed_while_imported"] == 0
 
 
-def test_the_worker_runs_as_the_user_that_uid_names(folder, gpu_mount, other_user, simulation):
-    """Who need not be able to read the model."""
+def test_the_worker_runs_as_the_user_that_uid_names(folder, mount, other_user, simulation):
+    """Who need not be able to read the model, and learns nothing of what root has."""
     checkpoint = write(folder / "m.safetensors", TENSORS)
     checkpoint.path.chmod(0o600)
-    mounted = gpu_mount(checkpoint.path, options=f"allow_other,uid={OTHER_UID}")
+    mounted = mount(
+        checkpoint.path, options=f"allow_other,uid={OTHER_UID}",
+        environment=simulation.environment() | {"SECRET": "of root", "CUDA_CACHE_DISABLE": "1"},
+    )  # fmt: skip
     script = 'echo "load cuda:0 *" > "$0/.control" && cat "$0/.control" "$0/.devices/cuda:0/slabs/1"'
     result = other_user("sh", "-c", script, mounted)
     assert result.returncode == 0, result.stderr
@@ -325,6 +328,10 @@ def test_the_worker_runs_as_the_user_that_uid_names(folder, gpu_mount, other_use
     groups = Path(f"/proc/{slab['pid']}/status").read_text()
     assert re.search(rf"^Uid:(\t{OTHER_UID}){{4}}$", groups, re.MULTILINE)
     assert not re.search(r"^Groups:.*\b0\b", groups, re.MULTILINE)
+    environment = Path(f"/proc/{slab['pid']}/environ").read_bytes().split(b"\0")
+    assert b"CUDA_CACHE_DISABLE=1" in environment and b"SECRET=of root" not in environment
+    for descriptor in range(3):
+        assert os.readlink(f"/proc/{slab['pid']}/fd/{descriptor}") == "/dev/null"
     for t in checkpoint:
         assert read_data(mounted, t.name, "cuda:0") == t.data
 

@@ -278,6 +278,6 @@ def test_a_loss_is_logged(checkpoint, finding, folder):
             finding.answer("gpu")
         finding.make("die gpu it was killed")
         line = process.stderr.readline()
-        assert line == "safetensorfs: gpu: lost 0 tensors, 0 bytes: it was killed\n"
+        assert line == "safetensorfs: gpu: failed while nothing was loaded: it was killed\n"
         output_of(*unmounting(place))
     os.rmdir(place)
