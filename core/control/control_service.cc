@@ -95,10 +95,9 @@ std::string ControlService::LatestReport(std::uint32_t place, uid_t uid) const {
 }
 
 void ControlService::Post(Task task) {
-  {
-    const std::lock_guard lock(mutex_);
-    tasks_.push_back(std::move(task));
-  }
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  // Under the lock: once this task is seen to be done, the service may go.
   posted_.notify_all();
 }
 

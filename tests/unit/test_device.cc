@@ -28,13 +28,20 @@ void TestDevice::FailNext(int code, std::string message) {
   failure_ = Error(code, message);
 }
 
+void TestDevice::OnLost(Lost lost) {
+  const std::lock_guard lock(mutex_);
+  lost_ = std::move(lost);
+}
+
 void TestDevice::Die(const std::string& reason) {
+  Lost lost;
   {
     const std::lock_guard lock(mutex_);
+    lost = lost_;
     held_.clear();
     unheld_.clear();
   }
-  lost_(reason);
+  lost(reason);
 }
 
 std::size_t TestDevice::held() const {

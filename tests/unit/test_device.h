@@ -51,7 +51,7 @@ class TestDevice : public Device {
   std::vector<std::uint64_t> SlabNumbers(const Checkpoint&) const override;
   std::optional<Slab> FindSlab(const Checkpoint&, std::uint64_t number) const override;
   DeviceInfo Info() const override { return {"", "Test \"1\"", 0, std::nullopt, 0}; }
-  void OnLost(Lost lost) override { lost_ = std::move(lost); }
+  void OnLost(Lost lost) override;
 
  private:
   void Pass(std::stop_token stop);
