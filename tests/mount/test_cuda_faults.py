@@ -171,6 +171,7 @@ def test_a_worker_that_is_killed_at_rest_is_noticed(model, simulation):
     assert_lost(mounted, "the GPU's worker was killed by SIGKILL")
     assert refusal(mounted, "unload cuda:0 kept")[0] == "ENOENT"
     assert refusal(mounted, "verify cuda:0 kept")[0] == "ENOENT"
+    assert refusal(mounted, "verify cuda:0") == ("ENOENT", "verify cuda:0: nothing is loaded")
     assert_mount_reads(mounted, checkpoint)
     assert_works_again(mounted, checkpoint, simulation)
 
