@@ -18,8 +18,6 @@ struct SlabPlan {
   std::uint64_t nbytes() const;
 };
 
-/// What cuMemAlloc aligns to, and so the offset of any tensor.
-inline constexpr std::uint64_t kTensorAlignment = 256;
 /// A slab is a multiple of this: CUDA IPC shares whole blocks of it, with the neighbours that
 /// smaller allocations would have.
 inline constexpr std::uint64_t kSlabGranularity = std::uint64_t{2} << 20;

@@ -21,15 +21,6 @@
 namespace safetensorfs {
 namespace {
 
-// Between fork and exec in a program with threads: system calls only, no locks, no memory.
-
-bool BecomeUser(const Identity& identity) {
-  // The calls themselves: the C library's would tell the threads that there are no more.
-  return syscall(SYS_setgroups, identity.groups.size(), identity.groups.data()) == 0 &&
-         syscall(SYS_setresgid, identity.gid, identity.gid, identity.gid) == 0 &&
-         syscall(SYS_setresuid, identity.uid, identity.uid, identity.uid) == 0;
-}
-
 // What another user's process may know of our environment: where the driver is, and what it heeds.
 bool IsForOthers(std::string_view variable) {
   constexpr std::array<std::string_view, 8> kPrefixes = {
@@ -47,6 +38,15 @@ std::vector<char*> Environment(bool is_for_others) {
   }
   variables.push_back(nullptr);
   return variables;
+}
+
+// Between fork and exec in a program with threads: system calls only, no locks, no memory.
+
+bool BecomeUser(const Identity& identity) {
+  // The calls themselves: the C library's would tell the threads that there are no more.
+  return syscall(SYS_setgroups, identity.groups.size(), identity.groups.data()) == 0 &&
+         syscall(SYS_setresgid, identity.gid, identity.gid, identity.gid) == 0 &&
+         syscall(SYS_setresuid, identity.uid, identity.uid, identity.uid) == 0;
 }
 
 // Another user's process gets neither our terminal and logs nor our folder.

@@ -4,6 +4,9 @@
 
 namespace safetensorfs {
 
+/// What cuMemAlloc aligns to, and so the offset of any tensor in its slab.
+inline constexpr std::uint64_t kTensorAlignment = 256;
+
 /// A slab to allocate. Sizes in bytes.
 struct SlabSize {
   std::uint64_t number;

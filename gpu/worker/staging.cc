@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "core/base/error.h"
-#include "gpu/device/slab_plan.h"
+#include "gpu/process/transfer.h"
 
 namespace safetensorfs {
 namespace {

@@ -9,7 +9,6 @@
 #include <deque>
 #include <fstream>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>

@@ -110,7 +110,8 @@ def text_of(results, svg):
     lines = [
         f"{machine['cpus']} cores of {machine['cpu']}, Linux {machine['kernel']}, source in the page "
         "cache; medians of interleaved rounds (smallest-largest), ratios taken round by round. "
-        "Written by `scripts/bench all && scripts/bench readme`.", ""]
+        "Written by `scripts/bench readme`; each table names the part of `scripts/bench all` that "
+        "measured it.", ""]
     if svg and "peers" in parts:
         lines += [f"![Speed through a mount as a share of native files]({svg})", ""]
     for name, make in TABLES.items():
