@@ -1,6 +1,7 @@
 """What waits for a device: writers by the thousand, signals, a daemon that ends, an unmount."""
 
 import concurrent.futures
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import pytest
 
 from checkpoints import file_name
 from commands import (
-    DEVICE, command, control_of, cuda_only, data_of, loaded, loads, read_data, report,
+    DEVICE, command, control_of, cuda_only, data_of, device_of, loaded, loads, read_data, report,
     skip_unless_lockable, status, wait_until,
 )  # fmt: skip
 from daemon import (
@@ -208,6 +209,23 @@ def test_tensors_are_let_go_of_while_a_cancelled_load_waits_for_its_source(
     assert held_nbytes(gated) == loading
     gate.open()
     wait_until(lambda: held_nbytes(gated) == 0, "memory is freed")
+
+
+@cuda_only
+def test_loads_cancelled_behind_one_that_does_not_go_on_keep_no_descriptors(gated, gate, writer):
+    command(gated, f"load {DEVICE} small.1")
+    with open(os.path.join(device_of(gated), "handles", "small.1")) as file:
+        descriptors = f"/proc/{json.load(file)['pid']}/fd"
+    running = writer(LOAD_HELD, handled=[signal.SIGINT])
+    gate.wait_until_held()
+    running.kill(signal.SIGINT)
+    assert running.finish() == "EINTR"
+    before = len(os.listdir(descriptors))
+    for number in range(2, 7):
+        waiting = writer(f"load {DEVICE} small.{number}\n", handled=[signal.SIGINT])
+        waiting.kill(signal.SIGINT)
+        assert waiting.finish() == "EINTR"
+    wait_until(lambda: len(os.listdir(descriptors)) <= before, "descriptors are closed")
 
 
 @named([*ENDING, signal.SIGKILL])

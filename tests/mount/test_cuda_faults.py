@@ -312,3 +312,27 @@ def test_a_driver_that_does_not_answer_keeps_nobody_from_the_mount(folder, mount
     # It may have come too late to open the file.
     assert waiting.finish() in ("EINTR", "ENODEV", "ENOTCONN", "ECONNABORTED", "")
     wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in probe), "its end")
+
+
+# In place of a driver: says a part of a frame on the probe's socket, and no more.
+HALF_A_FRAME = """
+#include <unistd.h>
+__attribute__((constructor)) static void speak(void) {
+  if (write(3, "x", 1) == 1)
+    for (;;) pause();
+}
+"""
+
+
+def test_a_probe_that_says_half_of_what_it_has_to_say_can_be_given_up(folder, mount):
+    (folder / "half.c").write_text(HALF_A_FRAME)
+    output_of("cc", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", folder / "half.c")
+    checkpoint = write(folder / "m.safetensors", TENSORS)
+    mounted = mount(checkpoint.path, environment={"LD_LIBRARY_PATH": str(folder)})
+    writer = Writer(mounted, "load cuda:0 small\n", handled=[signal.SIGINT])
+    wait_until(lambda: run("ps", "-o", "pid=", "--ppid", str(mounted.pid)).stdout, "the probe")
+    writer.kill(signal.SIGINT)
+    assert writer.finish() == "EINTR"
+    assert_mount_reads(mounted, checkpoint)
+    os.kill(mounted.pid, signal.SIGTERM)
+    mounted.wait_for_end()

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy
 import pytest
 
-from checkpoints import blob, every_dtype, write
+from checkpoints import blob, every_dtype, tensor, write
 from daemon import Mount, output_of, run, scratch
 
 MIB = 1 << 20
@@ -220,3 +220,18 @@ def test_a_file_of_no_tensors_mounts_and_is_whole(folder, mount):
     mounted = mount(checkpoint.path)
     assert (mounted / ".all.safetensors").read_bytes() == checkpoint.path.read_bytes()
     assert run("ls", mounted).stdout == ""
+
+
+def read_ahead_kb(mounted):
+    os.stat(mounted / ".summary")
+    device = os.stat(mounted).st_dev
+    path = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"
+    with open(path) as file:
+        return int(file.read())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may")
+def test_mounts_by_root_read_further_ahead(folder, mount):
+    source = write(folder / "m.safetensors", [tensor("t")]).path
+    assert read_ahead_kb(mount(source)) == 512
+    assert read_ahead_kb(mount(source, other_user=True, options="allow_other")) == 128
