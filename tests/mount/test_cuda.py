@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -17,10 +18,13 @@ from commands import (
     command, control_of, data_file, data_of, handle_of, holds, loaded, loads, read_data, refusal,
     report, status, wait_until,
 )  # fmt: skip
-from daemon import DEADLINE, OTHER_UID, mounts_at, output_of, run
+from daemon import (
+    DEADLINE, OTHER_UID, daemons_at, mounts_at, output_of, run, wait_for_end,
+)  # fmt: skip
 from gate import Writer
 
 MIB = 1 << 20
+FUSERMOUNT = os.path.realpath(shutil.which("fusermount3"))
 NAMES = ["wte", *(f"h.{n}.{part}" for n in range(6) for part in ("ln", "attn.w", "mlp.w")), "ln_f"]
 SIZES = {"wte": 5_000_001, "ln": 768, "attn.w": 300_000, "mlp.w": 1_200_003, "ln_f": 0}
 TENSORS = [tensor(name, "U8", (SIZES[name.split(".", 2)[-1]],)) for name in NAMES]
@@ -160,11 +164,14 @@ def test_a_killed_daemon_takes_its_worker_and_its_mount_along(folder, gpu_mount,
     simulation.configure(stall=1)
     writer = Writer(mounted, "load cuda:0 h.*\n")
     wait_until(lambda: writer.is_known(mounted), "the load")
+    (unmounting,) = map(os.pidfd_open, daemons_at(mounted.path, FUSERMOUNT))
     os.kill(mounted.pid, signal.SIGKILL)
     mounted.wait_for_end()
     wait_until(lambda: not alive(simulation), "the worker's end")
+    wait_for_end(unmounting)
+    os.close(unmounting)
     # fusermount3 leaves the mount, dead, where it is faster than the kernel's end of the connection.
-    wait_until(lambda: not mounts_at(mounted.path) or is_dead(mounted.path), "the mount's end")
+    assert not mounts_at(mounted.path) or is_dead(mounted.path)
     writer.finish()
     assert simulation.used_bytes() == 0
 
