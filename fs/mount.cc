@@ -23,6 +23,7 @@
 #include "fs/filesystem.h"
 #include "fs/operations.h"
 #include "fs/read_ahead.h"
+#include "fs/reply.h"
 #include "fs/service_notification.h"
 
 namespace safetensorfs {
@@ -60,7 +61,8 @@ std::string EscapeOption(const std::string& value) {
 }
 
 std::vector<std::string> SessionArguments(const Options& options, const SourceTree& source) {
-  std::string words = "default_permissions,subtype=safetensorfs";
+  std::string words =
+      "default_permissions,subtype=safetensorfs,max_read=" + std::to_string(kMaxRead);
   const auto add = [&words](const std::string& word) { words += ',' + word; };
   if (options.allow_other) add("allow_other");
   if (options.allow_root) add("allow_root");

@@ -28,6 +28,7 @@ void Initialize(void* user_data, fuse_conn_info* connection) {
   // pages from the source's page cache. Nothing cached here ever becomes stale.
   connection->want &= ~static_cast<unsigned>(FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_SPLICE_MOVE |
                                              FUSE_CAP_AUTO_INVAL_DATA);
+  connection->max_read = kMaxRead;
   Filesystem& filesystem = *static_cast<Filesystem*>(user_data);
   try {
     filesystem.on_init();

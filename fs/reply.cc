@@ -13,10 +13,8 @@
 namespace safetensorfs {
 namespace {
 
-// What libfuse splices: less than two pages, or more than a pipe may hold with the reply's header
-// (/proc/sys/fs/pipe-max-size, 1 MiB for users), it would read into a buffer of its own instead.
+// Less than two pages libfuse does not splice.
 constexpr std::uint64_t kMinSplice = 8192;
-constexpr std::uint64_t kMaxSplice = (1 << 20) - 2 * 4096;
 
 std::string PathOf(int fd) {
   std::error_code error;
@@ -66,12 +64,12 @@ class Buffers {
     *vector_ = {};
   }
 
-  void Add(const Piece& piece, bool from_memory) {
+  void Add(const Piece& piece) {
     fuse_buf& buffer = vector_->buf[vector_->count++];
     buffer = {};
     buffer.size = piece.size;
     buffer.fd = -1;
-    if (from_memory) {
+    if (piece.fd < 0) {
       buffer.mem = const_cast<std::byte*>(piece.memory);
     } else {
       buffer.flags = static_cast<fuse_buf_flags>(FUSE_BUF_IS_FD | FUSE_BUF_FD_SEEK);
@@ -97,15 +95,10 @@ void ReplyPieces(fuse_req_t request, const Pieces& pieces) {
   pieces.ForEach([](const Piece& piece) {
     if (piece.fd >= 0) CheckHolds(piece);
   });
-  const bool is_spliced = total <= kMaxSplice;
-  // Splicing from the descriptor moves no bytes through this process. A single piece that is not
-  // spliced goes from its mapping to the kernel in one system call. Of several, libfuse would read
-  // the mapping itself, and a source that shrinks would end the daemon with SIGBUS: pread then.
-  const bool may_map = !is_spliced && pieces.count() == 1;
+  // Splicing from the descriptors moves no bytes through this process: a source that shrinks cannot
+  // end it with SIGBUS.
   Buffers buffers(pieces.count());
-  pieces.ForEach([&](const Piece& piece) {
-    buffers.Add(piece, piece.fd < 0 || (may_map && piece.memory != nullptr));
-  });
+  pieces.ForEach([&](const Piece& piece) { buffers.Add(piece); });
   fuse_reply_data(request, buffers.get(), static_cast<fuse_buf_copy_flags>(0));
 }
 

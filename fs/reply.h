@@ -13,6 +13,12 @@
 
 namespace safetensorfs {
 
+/// Bytes that the kernel asks for in one read, at most. libfuse splices a reply where it fits a
+/// pipe with its header; one of the kernel's own limit, 1 MiB, does not fit the largest pipe of a
+/// user
+/// (/proc/sys/fs/pipe-max-size) and would be copied.
+inline constexpr unsigned kMaxRead = 512 << 10;
+
 /// For attributes and names that cannot change while the mount stands, in seconds.
 inline constexpr double kForever = std::numeric_limits<std::int32_t>::max();
 

@@ -47,6 +47,7 @@ void Initialize(void*, fuse_conn_info* connection) {
   connection->want |= connection->capable & (FUSE_CAP_SPLICE_WRITE | FUSE_CAP_PARALLEL_DIROPS);
   connection->want &= ~static_cast<unsigned>(FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
                                              FUSE_CAP_SPLICE_MOVE | FUSE_CAP_AUTO_INVAL_DATA);
+  connection->max_read = 524288;  // the mount option's
 }
 
 void Lookup(fuse_req_t request, fuse_ino_t, const char* name) {
@@ -100,7 +101,10 @@ void Read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_i
 
 int Serve(const Served& served, const char* source, const char* mountpoint) {
   std::string program = "minimal_server", flag = "-o";
-  std::string options = std::string("default_permissions,subtype=minimal_server,fsname=") + source;
+  std::string options = std::string(
+                            "default_permissions,subtype=minimal_server,max_read=524288,"
+                            "fsname=") +
+                        source;
   std::array<char*, 4> words = {program.data(), flag.data(), options.data(), nullptr};
   fuse_args arguments = FUSE_ARGS_INIT(3, words.data());
   fuse_lowlevel_ops operations = {};

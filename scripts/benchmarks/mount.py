@@ -79,7 +79,8 @@ class Server:
         self.mountpoint.mkdir(exist_ok=True)
         self.process = subprocess.Popen(self.command, env=self.environment,
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                        stderr=subprocess.PIPE)
+                                        stderr=subprocess.PIPE,
+                                        start_new_session=True)
         self.pid = self.process.pid
         deadline = time.monotonic() + 60
         while not os.path.ismount(self.mountpoint):
