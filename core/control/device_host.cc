@@ -153,9 +153,8 @@ std::vector<std::uint32_t> DeviceHost::Select(Job& job, const DeviceCommand& com
 
 std::string DeviceHost::RunLoad(Job& job, const DeviceCommand& command, std::uint64_t losses) {
   const Checkpoint& checkpoint = CheckpointAt(command.place);
-  std::vector<std::uint32_t> missing = Select(job, command);
-  const std::size_t meant = missing.size();
-  std::erase_if(missing, [&](std::uint32_t tensor) { return loaded_.Has(command.place, tensor); });
+  const std::vector<std::uint32_t> meant = Select(job, command);
+  const std::vector<std::uint32_t> missing = loaded_.Missing(command.place, meant);
   const Stopwatch watch;
   CheckUnchanged(checkpoint, missing);
   const std::uint64_t nbytes = BytesOf(checkpoint, missing);
@@ -171,7 +170,9 @@ std::string DeviceHost::RunLoad(Job& job, const DeviceCommand& command, std::uin
   if (!loaded_.Add(command.place, missing, losses)) device_->Unload(checkpoint, missing);
   return Count(missing.size()) + ", " + Grouped(nbytes) + " bytes loaded" +
          Speed(nbytes, watch.seconds()) +
-         (meant > missing.size() ? "; " + Count(meant - missing.size()) + " already there" : "");
+         (meant.size() > missing.size()
+              ? "; " + Count(meant.size() - missing.size()) + " already there"
+              : "");
 }
 
 std::string DeviceHost::RunUnload(Job& job, const DeviceCommand& command) {

@@ -150,7 +150,8 @@ class TensorSelector::Search {
   }
 
   void SortFound() {
-    std::sort(found_.begin(), found_.end());
+    // As one pattern alone finds them.
+    if (!std::ranges::is_sorted(found_)) std::ranges::sort(found_);
     found_.erase(std::unique(found_.begin(), found_.end()), found_.end());
   }
 

@@ -1,6 +1,7 @@
 #include "core/device/loaded_tensors.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace safetensorfs {
 
@@ -36,7 +37,10 @@ std::vector<Holder> LoadedTensors::Remove(
     const std::function<std::uint64_t(std::uint32_t)>& unit_of,
     std::chrono::milliseconds patience) {
   std::vector<std::uint64_t> units;
-  for (const std::uint32_t tensor : tensors) units.push_back(unit_of(tensor));
+  for (const std::uint32_t tensor : tensors) {
+    const std::uint64_t unit = unit_of(tensor);
+    if (units.empty() || units.back() != unit) units.push_back(unit);
+  }
   std::sort(units.begin(), units.end());
 
   std::unique_lock lock(mutex_);
@@ -88,12 +92,26 @@ bool LoadedTensors::Has(std::uint32_t place, std::uint32_t tensor) const {
   return Find(place, tensor).has_value();
 }
 
+std::uint64_t LoadedTensors::SerialLocked(std::uint32_t place, std::uint32_t tensor) const {
+  const auto& serials = serials_[place];
+  return tensor < serials.size() ? serials[tensor] : 0;
+}
+
+std::vector<std::uint32_t> LoadedTensors::Missing(std::uint32_t place,
+                                                  std::span<const std::uint32_t> tensors) const {
+  std::vector<std::uint32_t> missing;
+  missing.reserve(tensors.size());
+  const std::lock_guard lock(mutex_);
+  std::ranges::copy_if(tensors, std::back_inserter(missing),
+                       [&](std::uint32_t tensor) { return SerialLocked(place, tensor) == 0; });
+  return missing;
+}
+
 std::optional<LoadedTensors::Instance> LoadedTensors::Find(std::uint32_t place,
                                                            std::uint32_t tensor) const {
   const std::lock_guard lock(mutex_);
-  const auto& serials = serials_[place];
-  if (tensor >= serials.size() || serials[tensor] == 0) return std::nullopt;
-  return Instance{serials[tensor], place, tensor};
+  const std::uint64_t serial = SerialLocked(place, tensor);
+  return serial == 0 ? std::nullopt : std::optional(Instance{serial, place, tensor});
 }
 
 std::optional<LoadedTensors::Instance> LoadedTensors::FindSerialLocked(std::uint64_t serial) const {

@@ -57,6 +57,9 @@ class LoadedTensors {
   Amount Clear();
 
   bool Has(std::uint32_t place, std::uint32_t tensor) const;
+  /// Those of `tensors` that are not loaded.
+  std::vector<std::uint32_t> Missing(std::uint32_t place,
+                                     std::span<const std::uint32_t> tensors) const;
   std::optional<Instance> Find(std::uint32_t place, std::uint32_t tensor) const;
   std::optional<Instance> FindSerial(std::uint64_t serial) const;
   /// The first loaded tensor of a checkpoint numbered `from` or higher.
@@ -84,13 +87,14 @@ class LoadedTensors {
     std::size_t left;  // of them that are still loaded
   };
 
+  std::uint64_t SerialLocked(std::uint32_t place, std::uint32_t tensor) const;  // 0: not loaded
   std::optional<Instance> FindSerialLocked(std::uint64_t serial) const;
 
   mutable std::mutex mutex_;  // guards all
   std::condition_variable released_;
   const std::vector<std::uint32_t> tensor_counts_;
   const NbytesOf nbytes_of_;
-  std::vector<std::vector<std::uint64_t>> serials_;  // by place and tensor; 0: not loaded
+  std::vector<std::vector<std::uint64_t>> serials_;  // by place and tensor; empty before a load
   std::vector<Amount> totals_;                       // by place
   std::map<std::uint64_t, LoadRecord> loads_;        // by first serial
   std::uint64_t next_serial_ = 1;

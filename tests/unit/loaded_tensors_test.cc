@@ -46,6 +46,15 @@ TEST_CASE("Every load has serial numbers of its own, which lead to it until it i
   CHECK_FALSE(loaded.Next(0, 8));
 }
 
+TEST_CASE("What is missing is what no load has brought, from the start on") {
+  LoadedTensors loaded({10, 10}, NbytesOf);
+  const std::vector<std::uint32_t> wanted = {2, 5, 7, 9};
+  CHECK(loaded.Missing(0, wanted) == wanted);
+  loaded.Add(0, std::vector<std::uint32_t>{2, 3, 7});
+  CHECK(loaded.Missing(0, wanted) == std::vector<std::uint32_t>{5, 9});
+  CHECK(loaded.Missing(1, wanted) == wanted);
+}
+
 TEST_CASE("A lease keeps its unit, and ends with its release") {
   LoadedTensors loaded({10}, NbytesOf);
   loaded.Add(0, std::vector<std::uint32_t>{1, 2});
