@@ -32,26 +32,35 @@ void CheckHolds(const Piece& piece) {
                        " is asked for");
 }
 
-// Small answers are read into a buffer: that costs less than asking for the source's size and a
-// reply from the untouched pages of a mapping.
+// The bytes of a piece that libfuse would not splice, in `buffer`.
+void ReadPiece(const Piece& piece, char* buffer) {
+  if (piece.fd < 0) {
+    std::memcpy(buffer, piece.memory, piece.size);
+    return;
+  }
+  const ssize_t n = pread(piece.fd, buffer, piece.size, static_cast<off_t>(piece.offset));
+  if (n < 0) ThrowErrno(PathOf(piece.fd), "cannot read");
+  if (static_cast<std::uint64_t>(n) == piece.size) return;
+  CheckHolds(piece);
+  throw Error(EIO, PathOf(piece.fd) + ": gives fewer bytes than it holds");
+}
+
+// One piece goes to the kernel from its memory. Of several, libfuse would read the mapping itself,
+// and a source that shrinks would end the daemon with SIGBUS: they are read into a buffer.
 void ReplySmall(fuse_req_t request, const Pieces& pieces) {
   std::array<char, kMinSplice> buffer;
+  const char* bytes = buffer.data();
   std::size_t size = 0;
   pieces.ForEach([&](const Piece& piece) {
-    char* const to = buffer.data() + size;
-    if (piece.fd < 0) {
-      std::memcpy(to, piece.memory, piece.size);
+    if (pieces.count() == 1 && piece.memory != nullptr) {
+      if (piece.fd >= 0) CheckHolds(piece);
+      bytes = reinterpret_cast<const char*>(piece.memory);
     } else {
-      const ssize_t n = pread(piece.fd, to, piece.size, static_cast<off_t>(piece.offset));
-      if (n < 0) ThrowErrno(PathOf(piece.fd), "cannot read");
-      if (static_cast<std::uint64_t>(n) < piece.size) {
-        CheckHolds(piece);
-        throw Error(EIO, PathOf(piece.fd) + ": gives fewer bytes than it holds");
-      }
+      ReadPiece(piece, buffer.data() + size);
     }
     size += piece.size;
   });
-  fuse_reply_buf(request, buffer.data(), size);
+  fuse_reply_buf(request, bytes, size);
 }
 
 // A fuse_bufvec with room for `count` buffers; small ones need no allocation.

@@ -190,7 +190,7 @@ void CpuDevice::Verify(const Checkpoint& checkpoint, std::span<const std::uint32
 void CpuDevice::Read(const Checkpoint& checkpoint, std::uint32_t tensor, std::uint64_t offset,
                      std::uint64_t size, ReadReply reply) {
   Pieces pieces;
-  pieces.AddRange(checkpoint.source_of(tensor).fd(), checkpoint.index[tensor].offset + offset, size);
+  pieces.AddRange(checkpoint.source_of(tensor), checkpoint.index[tensor].offset + offset, size);
   reply(0, pieces);
 }
 

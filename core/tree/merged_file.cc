@@ -100,7 +100,7 @@ void MergedFile::Read(std::uint64_t offset, std::uint64_t size, Pieces& pieces) 
   if (offset >= total) return;
   const std::uint64_t end = offset + std::min(size, total - offset);
   if (checkpoint_.is_single_file) {
-    pieces.AddRange(checkpoint_.sources.front().fd(), offset, end - offset);
+    pieces.AddRange(checkpoint_.sources.front(), offset, end - offset);
     return;
   }
   const std::uint64_t data = data_offset();
@@ -121,7 +121,7 @@ void MergedFile::Read(std::uint64_t offset, std::uint64_t size, Pieces& pieces) 
   for (--range; offset < end; ++range) {
     const std::uint64_t skip = offset - data - range->begin;
     const std::uint64_t take = std::min(end - offset, range->size - skip);
-    pieces.AddRange(checkpoint_.sources[range->source].fd(), range->offset + skip, take);
+    pieces.AddRange(checkpoint_.sources[range->source], range->offset + skip, take);
     offset += take;
   }
 }

@@ -2,6 +2,11 @@
 
 namespace safetensorfs {
 
+void Pieces::AddRange(const SourceFile& source, std::uint64_t offset, std::uint64_t size) {
+  const auto mapping = source.mapping();
+  Add({source.fd(), offset, size, mapping.empty() ? nullptr : mapping.data() + offset});
+}
+
 void Pieces::AddRange(int fd, std::uint64_t offset, std::uint64_t size) {
   Add({fd, offset, size, nullptr});
 }

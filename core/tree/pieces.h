@@ -6,23 +6,26 @@
 #include <string>
 #include <vector>
 
+#include "core/format/source_file.h"
+
 namespace safetensorfs {
 
-/// Bytes of an answer: in memory where `fd` is -1, else a range of a file.
+/// Bytes of an answer: in memory where `fd` is -1, else a range of a file, which may be mapped too.
 struct Piece {
   int fd = -1;
-  std::uint64_t offset = 0;  // bytes from the start of the file
-  std::uint64_t size = 0;    // bytes
-  const std::byte* memory = nullptr;
+  std::uint64_t offset = 0;           // bytes from the start of the file
+  std::uint64_t size = 0;             // bytes
+  const std::byte* memory = nullptr;  // null for a file without mapping; see Mapping for SIGBUS
 };
 
 /// What one read of a file returns, in order: some rendered text, then ranges of files. Up to 16
-/// ranges cost no allocation. Owns the text, not the descriptors.
+/// ranges cost no allocation. Views into sources; owns the text.
 class Pieces {
  public:
   /// The rendered text, which goes first: append to it before the first range is added.
   std::string& text() { return text_; }
 
+  void AddRange(const SourceFile& source, std::uint64_t offset, std::uint64_t size);
   void AddRange(int fd, std::uint64_t offset, std::uint64_t size);
 
   /// Calls visit(Piece) for each piece that is not empty.

@@ -314,7 +314,7 @@ void Tree::Read(NodeId id, int fd, std::uint64_t offset, std::uint64_t size, Pie
                              std::uint64_t skipped) {
     const std::uint64_t from = std::max(offset, skipped) - skipped;
     const std::uint64_t to = std::min(offset + size, skipped + nbytes);
-    if (skipped + from < to) pieces.AddRange(source.fd(), begin + from, to - skipped - from);
+    if (skipped + from < to) pieces.AddRange(source, begin + from, to - skipped - from);
   };
   switch (node.kind) {
     case NodeKind::kFile: {

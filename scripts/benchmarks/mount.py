@@ -68,7 +68,10 @@ class Mount:
 
 
 class Server:
-    """Another FUSE server, COMMAND in the foreground, for the length of a with statement."""
+    """Another FUSE server, COMMAND in the foreground, for the length of a with statement.
+
+    In a session of its own, as a daemon is: the kernel shares CPUs out by session.
+    """
 
     def __init__(self, command, mountpoint, environment=None):
         self.command = [str(word) for word in command]
