@@ -52,7 +52,7 @@ std::string Speed(std::uint64_t nbytes, double seconds) {
 
 // A lease unit of a device, told from those of other checkpoints.
 std::uint64_t Unit(std::uint32_t place, std::uint64_t number) {
-  return static_cast<std::uint64_t>(place) << 40 | number;
+  return place * kLeaseUnits + number;
 }
 
 // What comes after `folder` in a path; nothing where it is not there.
@@ -186,6 +186,11 @@ std::string DeviceHost::Unload(std::uint32_t place, const std::vector<std::uint3
   if (!holders.empty()) throw Error(EBUSY, "in use by " + NamesOf(place, tensors, holders));
   const std::uint64_t nbytes = BytesOf(checkpoint, tensors);
   const std::uint64_t freed = device_->Unload(checkpoint, tensors);
+  {
+    // It may be large, and of what is gone.
+    const std::lock_guard lock(slab_mutex_);
+    rendered_slab_ = {};
+  }
   std::string line = Count(tensors.size()) + ", " + Grouped(nbytes) + " bytes unloaded, " +
                      Grouped(freed) + " freed";
   if (freed < nbytes) line += ", " + Grouped(nbytes - freed) + " still held by neighbours";

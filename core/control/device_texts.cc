@@ -7,8 +7,6 @@
 namespace safetensorfs {
 namespace {
 
-constexpr std::uint64_t kSlabNumbers = std::uint64_t{1} << 40;
-
 // "\"name\":...,\"dtype\":...,\"shape\":...,\"nbytes\":..."
 void AppendTensor(const TensorIndex& index, std::uint32_t tensor, std::string& out) {
   out += "\"name\":";
@@ -55,7 +53,7 @@ std::optional<std::uint64_t> ParseSlabName(std::string_view name) {
   std::uint64_t number = 0;
   const char* end = name.data() + name.size();
   const auto [at, error] = std::from_chars(name.data(), end, number);
-  if (error != std::errc() || at != end || number >= kSlabNumbers) return std::nullopt;
+  if (error != std::errc() || at != end || number >= kLeaseUnits) return std::nullopt;
   return std::to_string(number) == name ? std::optional(number) : std::nullopt;
 }
 

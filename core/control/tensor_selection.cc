@@ -220,9 +220,4 @@ std::vector<std::uint32_t> TensorSelector::Select(std::span<const Glob> patterns
   throw Error(ENOENT, message);
 }
 
-std::vector<std::uint32_t> SelectTensors(const TensorIndex& index, std::span<const Glob> patterns,
-                                         const SelectionScope& scope) {
-  return TensorSelector(index).Select(patterns, scope);
-}
-
 }  // namespace safetensorfs

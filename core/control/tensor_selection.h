@@ -73,8 +73,4 @@ class TensorSelector {
   mutable std::atomic<unsigned> whole_readings_ = 0;
 };
 
-/// A TensorSelector used once.
-std::vector<std::uint32_t> SelectTensors(const TensorIndex& index, std::span<const Glob> patterns,
-                                         const SelectionScope& scope = {});
-
 }  // namespace safetensorfs

@@ -47,6 +47,9 @@ struct Slab {
   std::string fields;           // what attaches to all of it, see Device::HandleFields
 };
 
+/// The numbers of slabs and lease units (Device::LeaseUnit) are below this.
+inline constexpr std::uint64_t kLeaseUnits = std::uint64_t{1} << 40;
+
 /// Memory that tensors are loaded into. One checkpoint is told from another by its address.
 ///
 /// Load, Unload and Verify are called by one thread at a time, the device's queue (DeviceQueue),

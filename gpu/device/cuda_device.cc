@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kHouseInterval(500);
 // Lease units of tensors without bytes, which lie in no slab.
-constexpr std::uint64_t kEmptyUnits = std::uint64_t{1} << 39;
+constexpr std::uint64_t kEmptyUnits = kLeaseUnits / 2;
 
 // The sources of transfers, each once, in the order of their first use, by which the transfers name
 // them from now on.
@@ -59,7 +59,7 @@ class CudaDevice::Busy {
   CudaDevice& device_;
 };
 
-CudaDevice::CudaDevice(int ordinal, ProbedDevice facts, CudaDeviceOptions options)
+CudaDevice::CudaDevice(int ordinal, DeviceFacts facts, CudaDeviceOptions options)
     : name_("cuda:" + std::to_string(ordinal)),
       ordinal_(ordinal),
       facts_(std::move(facts)),

@@ -37,7 +37,7 @@ struct CudaDeviceOptions {
 /// load.
 class CudaDevice : public Device {
  public:
-  CudaDevice(int ordinal, ProbedDevice facts, CudaDeviceOptions options);
+  CudaDevice(int ordinal, DeviceFacts facts, CudaDeviceOptions options);
   ~CudaDevice() override;
 
   const std::string& name() const override { return name_; }
@@ -82,7 +82,7 @@ class CudaDevice : public Device {
 
   const std::string name_;
   const int ordinal_;
-  const ProbedDevice facts_;
+  const DeviceFacts facts_;
   const CudaDeviceOptions options_;
   Lost lost_;
 

@@ -215,7 +215,7 @@ void WorkerConnection::ReceiveAll() {
     while (const auto frame = channel_.Receive()) Take(*frame);
   } catch (const std::exception& error) {
     // The worker may run as another user, who may do with it as they like: not with us.
-    Break(error.what());
+    Break(std::string("speaks nonsense: ") + error.what());
   }
   // By now it has ended, or ends of the closed socket.
   channel_.ShutDown();

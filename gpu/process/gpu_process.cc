@@ -21,6 +21,8 @@
 namespace safetensorfs {
 namespace {
 
+constexpr char kSubject[] = "the process that uses the GPU";
+
 // What another user's process may know of our environment: where the driver is, and what it heeds.
 bool IsForOthers(std::string_view variable) {
   constexpr std::array<std::string_view, 8> kPrefixes = {
@@ -56,31 +58,31 @@ bool LeaveOurFiles() {
          chdir("/") == 0;
 }
 
-[[noreturn]] void RunChild(int socket, char* const* words, char* const* environment,
-                           const Identity* identity) {
+// Returns with errno where the program cannot be executed; `failure` is a descriptor to say so on,
+// and which is open then.
+void RunChild(int socket, int& failure, char* const* words, char* const* environment,
+              const Identity* identity) {
   // Ctrl-C in the daemon's terminal is for the daemon, which ends its children in order.
   setsid();
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  // dup2 to itself would leave it close-on-exec.
-  const int copy = fcntl(socket, F_DUPFD, GpuProcess::kSocket + 1);
+  // Above both places: dup2 to itself would leave the socket close-on-exec.
+  constexpr int kFailure = GpuProcess::kSocket + 1;
+  const int from = fcntl(socket, F_DUPFD, kFailure + 1);
+  const int to = fcntl(failure, F_DUPFD, kFailure + 1);
   // libfuse leaves descriptors that are not close-on-exec; one of them kept open is a mount that
   // never ends.
-  if (copy >= 0 && dup2(copy, GpuProcess::kSocket) >= 0 &&
-      syscall(SYS_close_range, static_cast<unsigned>(GpuProcess::kSocket + 1), ~0u, 0u) == 0) {
-    if (identity == nullptr || (LeaveOurFiles() && BecomeUser(*identity))) {
-      execve("/proc/self/exe", words, environment);
-    }
+  if (from >= 0 && to >= 0 && dup2(from, GpuProcess::kSocket) >= 0 &&
+      (failure = dup3(to, kFailure, O_CLOEXEC)) >= 0 &&
+      syscall(SYS_close_range, static_cast<unsigned>(kFailure + 1), ~0u, 0u) == 0 &&
+      (identity == nullptr || (LeaveOurFiles() && BecomeUser(*identity)))) {
+    execve("/proc/self/exe", words, environment);
   }
-  _exit(127);
 }
 
 std::string DescribeEnd(const siginfo_t& info) {
-  if (info.si_code == CLD_EXITED) {
-    if (info.si_status == 127) return "could not be started";
-    return "ended with status " + std::to_string(info.si_status);
-  }
+  if (info.si_code == CLD_EXITED) return "ended with status " + std::to_string(info.si_status);
   const char* const name = sigabbrev_np(info.si_status);
   return "was killed by " +
          (name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(info.si_status));
@@ -109,24 +111,43 @@ GpuProcess::GpuProcess(const std::vector<std::string>& words,
                        const std::optional<Identity>& identity) {
   std::array<int, 2> ends;
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
-    ThrowErrno("the process that uses the GPU", "cannot make a socket pair");
+    ThrowErrno(kSubject, "cannot make a socket pair");
   }
   socket_ = UniqueFd(ends[0]);
   const UniqueFd theirs(ends[1]);
+  // Says why the program is not executed, and nothing where it is.
+  std::array<int, 2> failure;
+  if (pipe2(failure.data(), O_CLOEXEC) != 0) ThrowErrno(kSubject, "cannot make a pipe");
+  const UniqueFd failed(failure[0]);
+  UniqueFd to_fail(failure[1]);
   std::vector<char*> pointers = {const_cast<char*>(kName)};
   for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
   pointers.push_back(nullptr);
   const std::vector<char*> environment = Environment(identity.has_value());
   pid_ = fork();
-  if (pid_ < 0) ThrowErrno("the process that uses the GPU", "cannot be started");
+  if (pid_ < 0) ThrowErrno(kSubject, "cannot be started");
   if (pid_ == 0) {
-    RunChild(theirs.get(), pointers.data(), environment.data(), identity ? &*identity : nullptr);
+    int to = failure[1];
+    RunChild(theirs.get(), to, pointers.data(), environment.data(),
+             identity ? &*identity : nullptr);
+    const int error = errno;
+    _exit(write(to, &error, sizeof error) < 0 ? 126 : 127);
+  }
+  to_fail = UniqueFd();
+  int reason = 0;
+  if (read(failed.get(), &reason, sizeof reason) == sizeof reason) {
+    waitpid(pid_, nullptr, 0);
+    throw Error(EIO, std::string(kSubject) + ": cannot be started" +
+                         (identity ? " as user " + std::to_string(identity->uid) : "") + ": " +
+                         ErrnoText(reason));
   }
   pidfd_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
   if (!pidfd_) {
+    const int error = errno;
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
-    ThrowErrno("the process that uses the GPU", "cannot be watched");
+    errno = error;
+    ThrowErrno(kSubject, "cannot be watched");
   }
 }
 

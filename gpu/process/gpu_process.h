@@ -36,7 +36,6 @@ class GpuProcess {
   GpuProcess& operator=(const GpuProcess&) = delete;
   ~GpuProcess();
 
-  pid_t pid() const { return pid_; }
   /// Our end of the socket pair, to be taken once.
   UniqueFd TakeSocket() { return std::move(socket_); }
 

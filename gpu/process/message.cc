@@ -55,7 +55,7 @@ class Reader {
 
  private:
   void TakeRaw(void* out, std::size_t size) {
-    if (size > rest.size()) throw Error(EPROTO, "a message of the GPU's process is cut");
+    if (size > rest.size()) throw Error(EPROTO, "a message is cut");
     if (size > 0) std::memcpy(out, rest.data(), size);
     rest.remove_prefix(size);
   }
@@ -70,8 +70,7 @@ class Reader {
   std::uint64_t TakeCount(std::size_t least_size) {
     std::uint64_t count = 0;
     Take(count);
-    if (count > rest.size() / least_size)
-      throw Error(EPROTO, "a message of the GPU's process is cut");
+    if (count > rest.size() / least_size) throw Error(EPROTO, "a message is cut");
     return count;
   }
   void Take(std::string& text) {
@@ -122,7 +121,7 @@ template <Is<Lost> M>
 void Visit(M& m, auto& fields) {
   fields(m.reason);
 }
-template <Is<ProbedDevice> M>
+template <Is<DeviceFacts> M>
 void Visit(M& m, auto& fields) {
   fields(m.uuid, m.product, m.pci_bus, m.no_export, m.total_nbytes);
 }

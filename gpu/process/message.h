@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gpu/driver/device_facts.h"
 #include "gpu/process/transfer.h"
 
 namespace safetensorfs {
@@ -113,16 +114,9 @@ struct Lost {
 };
 
 /// What a probe says: the devices there are, or why there are none.
-struct ProbedDevice {
-  std::string uuid;
-  std::string product;
-  std::string pci_bus;
-  std::string no_export;
-  std::uint64_t total_nbytes = 0;
-};
 struct Probed {
   std::string reason;  // why there are none
-  std::vector<ProbedDevice> devices;
+  std::vector<DeviceFacts> devices;
 };
 
 /// The bytes of a message, and a message from its bytes. Decode throws Error (EPROTO) where there

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "gpu/driver/context.h"
+#include "gpu/driver/driver.h"
 #include "gpu/process/channel.h"
 
 namespace safetensorfs {
@@ -28,11 +28,7 @@ Probed Probe() {
     }
     int count = 0;
     driver.device_get_count(&count);
-    for (int i = 0; i < count; ++i) {
-      const DeviceFacts facts = FactsOf(driver, i);
-      probed.devices.push_back(
-          {facts.uuid, facts.product, facts.pci_bus, facts.no_export, facts.total_nbytes});
-    }
+    for (int i = 0; i < count; ++i) probed.devices.push_back(FactsOf(driver, i));
     if (count == 0) probed.reason = "no GPU: the NVIDIA driver counts 0 devices";
   } catch (const Error& error) {
     probed.reason = error.what();
@@ -97,7 +93,7 @@ Probed ProbeDevices(const std::optional<Identity>& identity, std::chrono::millis
     const auto end = process.WaitForEnd(std::chrono::seconds(2));
     return {"the process that looks for GPUs " + end.value_or("closed its socket"), {}};
   } catch (const Error& error) {
-    return {error.what(), {}};
+    return {std::string("the search for GPUs failed: ") + error.what(), {}};
   }
 }
 

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "core/base/error.h"
+#include "gpu/driver/device_facts.h"
 
 namespace safetensorfs {
 namespace {

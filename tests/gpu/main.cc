@@ -5,11 +5,19 @@
 
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
 #include "gpu/gpu_main.h"
+#include "gpu/process/gpu_process.h"
 #include "tests/catch.h"
+#include "tests/gpu/hostile_worker.h"
 
 int main(int argc, char** argv) {
+  const char* const how = std::getenv(safetensorfs::kHostileWorker);
+  if (how != nullptr && argc > 1 && std::string_view(argv[0]) == safetensorfs::GpuProcess::kName &&
+      std::string_view(argv[1]) == "worker") {
+    return safetensorfs::RunHostileWorker(how);
+  }
   if (const auto status = safetensorfs::RunGpuProcess(argc, argv)) return *status;
   const char* const path = std::getenv("LD_LIBRARY_PATH");
   if (path == nullptr || std::string(path) != SIMULATED_CUDA_LIBRARY) {

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "gpu/driver/device_facts.h"
 #include "gpu/driver/device_memory.h"
 #include "gpu/driver/pinned_buffer.h"
 #include "gpu/driver/stream.h"

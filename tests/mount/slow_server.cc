@@ -1,7 +1,8 @@
-// slow_server FILE MOUNTPOINT: shows FILE as MOUNTPOINT/model.safetensors, which can be mapped, behind
-// a gate: a read that begins at the limit or beyond waits. A line on stdin is the new limit in bytes;
-// at first, and once stdin ends, there is none. Prints "ready" once mounted, and "held" for a read
-// that waits where none waited before. Ends with the mount, or on SIGINT, SIGTERM or SIGHUP.
+// slow_server FILE MOUNTPOINT: shows FILE as MOUNTPOINT/model.safetensors, which can be mapped,
+// behind a gate: a read that begins at the limit or beyond waits. A line on stdin is the new limit
+// in bytes; at first, and once stdin ends, there is none. Prints "ready" once mounted, and "held"
+// for a read that waits where none waited before. Ends with the mount, or on SIGINT, SIGTERM or
+// SIGHUP.
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>

@@ -19,7 +19,7 @@ from commands import (
     report, status, wait_until,
 )  # fmt: skip
 from daemon import (
-    DEADLINE, OTHER_UID, daemons_at, mounts_at, output_of, run, wait_for_end,
+    BINARY, DEADLINE, OTHER_UID, daemons_at, mounts_at, output_of, run, wait_for_end,
 )  # fmt: skip
 from gate import Writer
 
@@ -316,6 +316,24 @@ def test_slabs_describe_their_tensors_and_are_leased(model, simulation):
     assert os.listdir(slabs) == []
     assert simulation.allocated_bytes() == 0
     assert simulation.counters()["freed_while_imported"] == 0
+
+
+def test_why_the_worker_cannot_be_started_is_said(folder, mount, simulation):
+    """By that user, the program cannot be executed."""
+    program = folder / "safetensorfs"
+    shutil.copy(BINARY, program)
+    program.chmod(0o700)
+    checkpoint = write(folder / "m.safetensors", TENSORS)
+    mounted = mount(
+        checkpoint.path, options=f"uid={OTHER_UID}", program=(str(program),),
+        environment=simulation.environment(),
+    )  # fmt: skip
+    error, said = refusal(mounted, "load cuda:0 *")
+    assert error == "ENODEV"
+    assert (
+        "the search for GPUs failed: the process that uses the GPU: cannot be started as user "
+        f"{OTHER_UID}: Permission denied" in said
+    )
 
 
 def test_the_worker_runs_as_the_user_that_uid_names(folder, mount, other_user, simulation):

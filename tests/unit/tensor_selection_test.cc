@@ -45,13 +45,13 @@ Names NamesOf(const TensorIndex& index, const std::vector<std::uint32_t>& tensor
 }
 
 Names Select(const TensorIndex& index, const std::string& words, const SelectionScope& scope = {}) {
-  return NamesOf(index, SelectTensors(index, Patterns(words), scope));
+  return NamesOf(index, TensorSelector(index).Select(Patterns(words), scope));
 }
 
 std::string ErrorOf(const TensorIndex& index, const std::string& words,
                     const SelectionScope& scope = {}) {
   try {
-    SelectTensors(index, Patterns(words), scope);
+    TensorSelector(index).Select(Patterns(words), scope);
   } catch (const Error& error) {
     CHECK(error.code() == ENOENT);
     return error.what();
@@ -78,7 +78,7 @@ TEST_CASE("Patterns select each tensor once, in the order of the index") {
   CHECK(Select(index, "h.?.w") == Names{"h.0.w", "h.1.w"});
   CHECK(Select(index, "h.[!0]*") == Names{"h.1.w", "h.10.w"});
   CHECK(Select(index, "*.b *.w") == Names{"h.0.w", "h.0.b", "h.1.w", "h.10.w"});
-  CHECK(SelectTensors(index, {}).size() == 5);
+  CHECK(TensorSelector(index).Select({}).size() == 5);
 }
 
 TEST_CASE("A pattern that equals a name is that tensor, glob characters and all") {
@@ -102,7 +102,7 @@ TEST_CASE("File names select as tensor names do, since a shell expands globs to 
   CHECK(Select(index, "%*") == Names{".hidden", ""});
   CHECK(Select(index, "a/* ''") == Names{"a/b", "a/c", ""});
   CHECK(Select(index, "$'a\\0b'") == Names{nul});
-  CHECK(Select(index, "*") == NamesOf(index, SelectTensors(index, {})));
+  CHECK(Select(index, "*") == NamesOf(index, TensorSelector(index).Select({})));
 }
 
 TEST_CASE("A tensor's name goes before another's file name") {
@@ -134,8 +134,9 @@ TEST_CASE("Within a scope a pattern means what it always means, and must mean so
     return scope;
   };
   CHECK(Select(index, "h.*", within({"h.1", "a/b"})) == Names{"h.1"});
-  CHECK(NamesOf(index, SelectTensors(index, {}, within({"h.1", "a/b"}))) == Names{"a/b", "h.1"});
-  CHECK(SelectTensors(index, {}, within({})).empty());
+  CHECK(NamesOf(index, TensorSelector(index).Select({}, within({"h.1", "a/b"}))) ==
+        Names{"a/b", "h.1"});
+  CHECK(TensorSelector(index).Select({}, within({})).empty());
   CHECK(ErrorOf(index, "h.0", within({"h.1"})) == "no tensor loaded on cpu matches \"h.0\"");
   CHECK(ErrorOf(index, "h.* *.2", within({"h.1"})) == "no tensor loaded on cpu matches \"*.2\"");
   CHECK(ErrorOf(index, "a%2Fb", within({"a/b"})) == "no tensor loaded on cpu matches \"a%2Fb\"");
@@ -199,7 +200,7 @@ TEST_CASE("100,000 patterns over 100,000 names do not try each on each") {
     both += " h?" + number + ".[w]*." + number;
   }
   const TensorIndex index = IndexOf(names);
-  CHECK(SelectTensors(index, Patterns(literals)).size() == count);
+  CHECK(TensorSelector(index).Select(Patterns(literals)).size() == count);
   // Each list of names is read 16 times before it pays to sort; no pattern has more than a few
   // candidates then.
   const std::uint64_t few = 2 * (16 * std::uint64_t{count} + 10 * count) / kNamesPerCheck;
@@ -236,13 +237,13 @@ TEST_CASE("A long selection can be cancelled") {
   SelectionScope scope;
   scope.cancelled = [] { return true; };
   try {
-    SelectTensors(index, Patterns("x* *"), scope);
+    TensorSelector(index).Select(Patterns("x* *"), scope);
     FAIL("not cancelled");
   } catch (const Error& error) {
     CHECK(error.code() == EINTR);
     CHECK(std::string(error.what()) == "cancelled while matching \"x*\"");
   }
-  CHECK(SelectTensors(index, Patterns("h.1"), scope).size() == 1);
+  CHECK(TensorSelector(index).Select(Patterns("h.1"), scope).size() == 1);
 }
 
 TEST_CASE("Threads may select at once") {
