@@ -8,12 +8,13 @@ import json
 import subprocess
 import sys
 
-from .device_load import CLIENT, DEVICE, Simulation, command
 from .files import write_many_tensors, write_random
 from .gpt2 import gpt2_sizes
 from .mount import Mount
+from .programs import CLIENT
 from .report import Report
 from .rounds import interleave
+from .simulated_gpu import DEVICE, Simulation, command
 
 HELP = "attach to tensors on a (simulated) GPU and in memory, in another process"
 

@@ -2,8 +2,9 @@
  *
  *   copy_baseline FILE OFFSET NBYTES READERS KIND
  *
- * KIND: read, copy or both. Both is a pipeline of readers, with two slots each, and two threads
- * that copy, as many as the streams of a load. Prints the wall-clock and CPU seconds that it took. */
+ * KIND: read, direct (which reads past the page cache), copy or both. Both is a pipeline of readers,
+ * with two slots each, and two threads that copy, as many as the streams of a load. Prints the
+ * wall-clock and CPU seconds that it took. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -15,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLOT = 4 << 20, MAX_READERS = 64, COPIERS = 2 };
+enum { SLOT = 4 << 20, MAX_READERS = 64, COPIERS = 2, PAGE = 4096 };
 
 struct slot {
   char *bytes;
@@ -79,7 +80,9 @@ static void *read_parts(void *own) {
     if (reads && copies) await_empty(to);
     to->at = at;
     to->size = nbytes - at < SLOT ? nbytes - at : SLOT;
-    if (reads && pread(file, to->bytes, to->size, begin_offset + at) != to->size) exit(1);
+    /* Whole pages, for O_DIRECT; past the end of the file it gets what there is. */
+    long wanted = (to->size + PAGE - 1) / PAGE * PAGE;
+    if (reads && pread(file, to->bytes, wanted, begin_offset + at) < to->size) exit(1);
     if (reads && copies)
       hand_over(to);
     else if (copies)
@@ -120,12 +123,18 @@ static char *map(long size, int fd) {
 
 int main(int argc, char **argv) {
   if (argc != 6) return 1;
-  file = open(argv[1], O_RDONLY);
+  int is_direct = strcmp(argv[5], "direct") == 0;
+  file = open(argv[1], O_RDONLY | (is_direct ? O_DIRECT : 0));
   begin_offset = atol(argv[2]);
   nbytes = atol(argv[3]);
+  if (is_direct) {
+    long before = begin_offset % PAGE;
+    begin_offset -= before;
+    nbytes += before;
+  }
   readers_left = atoi(argv[4]);
   reads = strcmp(argv[5], "copy") != 0;
-  copies = strcmp(argv[5], "read") != 0;
+  copies = strcmp(argv[5], "read") != 0 && !is_direct;
   int readers = readers_left;
   if (file < 0 || readers < 1 || readers > MAX_READERS) return 1;
   for (int i = 0; i < readers; i++) {

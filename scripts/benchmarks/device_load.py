@@ -7,39 +7,26 @@ memory that was written before.
 import json
 import os
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 from .files import write_random
-from .load_file import shapes
+from .gpt2 import gpt2_sizes
 from .mount import Mount
-from .report import Report, Series
+from .report import Goal, Report, Series
+from .rounds import drop_caches
+from .simulated_gpu import DEVICE, Simulation, command
 
 HELP = "load into a (simulated) GPU's memory, beside pread and memcpy alone"
 
-CLIENT = Path(__file__).resolve().parent.parent / "client"
-DEVICE = "cuda:0"
 TINY = "tiny"
+WHOLE = 600  # MB that hold all of GPT-2
 SMALL_NBYTES = 4096
 
 # What copy_baseline.c calls them.
 BASELINES = {"pread alone": "read", "memcpy alone": "copy", "pread and memcpy": "both"}
+# Of a source that is not in the page cache.
+COLD = {"pread alone": "read", "pread alone, O_DIRECT": "direct"}
 NEAREST = "pread and memcpy"
-
-ATTACH = """
-import json, sys, time
-sys.path.insert(0, sys.argv[1])
-import safetensorfs
-seconds = []
-for _ in range(20):
-    begin = time.perf_counter()
-    tensors = safetensorfs.load_file(sys.argv[2], device=sys.argv[3], framework="cai")
-    seconds.append(time.perf_counter() - begin)
-    count = len(tensors)
-    del tensors
-print(json.dumps([count, seconds]))
-"""
 
 
 def add_arguments(parser):
@@ -47,15 +34,6 @@ def add_arguments(parser):
                         help="size of the large model (default: %(default)s)")
     parser.add_argument("--tensors", type=int, default=100_000, metavar="N",
                         help="of 4 KiB (default: %(default)s)")
-
-
-def gpt2_sizes():
-    sizes = {TINY: 4}
-    for name, shape in shapes(12):
-        sizes[name] = 4
-        for dimension in shape:
-            sizes[name] *= dimension
-    return sizes
 
 
 def large_sizes(nbytes):
@@ -68,20 +46,6 @@ def large_sizes(nbytes):
 
 def small_sizes(count):
     return {TINY: 4, **{f"experts.{number}.scale": SMALL_NBYTES for number in range(count)}}
-
-
-class Simulation:
-    """The environment of programs that are to find a simulated driver with one device."""
-
-    def __init__(self, binary, folder):
-        library = binary.parent / "simulated_cuda"
-        if not (library / "libcuda.so.1").exists():
-            sys.exit(f"bench: {library}/libcuda.so.1: not built (cmake --build --preset release "
-                     "--target simulated_cuda)")
-        folder.mkdir()
-        folder.joinpath("config").write_text("devices=1\nmemory=68719476736\ncopy_delay_us=0\nreuse=1\n")
-        self.environment = {**os.environ, "LD_LIBRARY_PATH": str(library),
-                            "SIMULATED_CUDA": str(folder)}
 
 
 class Worker:
@@ -110,24 +74,6 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def command(mount, text):
-    """Seconds until the command is done."""
-    descriptor = os.open(mount.mountpoint / ".control", os.O_RDWR)
-    try:
-        begin = time.perf_counter()
-        os.write(descriptor, (text + "\n").encode())
-        return time.perf_counter() - begin
-    except OSError:
-        sys.exit("bench: " + os.read(descriptor, 10_000).decode())
-    finally:
-        os.close(descriptor)
-
-
-def drop_caches():
-    os.sync()
-    Path("/proc/sys/vm/drop_caches").write_text("1")
-
-
 class Source:
     """A model, its baselines and its loads."""
 
@@ -140,7 +86,7 @@ class Source:
     def baseline(self, what):
         """Wall-clock and CPU seconds."""
         words = [self._program, self.path, self.offset, self.nbytes, self._threads,
-                 BASELINES[what]]
+                 (BASELINES | COLD)[what]]
         output = subprocess.run([str(word) for word in words], check=True, capture_output=True,
                                 text=True).stdout
         return tuple(float(word) for word in output.split())
@@ -180,24 +126,28 @@ class Source:
         return series, max(memories)
 
 
+def can_bypass_cache(path):
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+    except OSError:
+        return False
+    return True
+
+
 def measure_cold(source, mount, rounds):
     """Seconds of reading and of loading a source that is not in the page cache."""
     if os.geteuid() != 0:
         return {}
     command(mount, f"load {DEVICE} {TINY}")
-    reads, loads = [], []
+    steps = {what: lambda what=what: source.baseline(what)[0] for what in COLD
+             if COLD[what] != "direct" or can_bypass_cache(source.path)}
+    steps["load"] = lambda: source.load(mount)[0][0]
+    values = {what: [] for what in steps}
     for number in range(rounds):
-        def read():
+        for what in (list(steps) if number % 2 == 0 else list(reversed(steps))):
             drop_caches()
-            reads.append(source.baseline("pread alone")[0])
-
-        def load():
-            drop_caches()
-            loads.append(source.load(mount)[0][0])
-
-        for step in ((read, load) if number % 2 == 0 else (load, read)):
-            step()
-    return {"pread alone": Series(reads), "load": Series(loads)}
+            values[what].append(steps[what]())
+    return {what: Series(of) for what, of in values.items()}
 
 
 def measure_start(arguments, source, folder, simulation):
@@ -208,17 +158,6 @@ def measure_start(arguments, source, folder, simulation):
             mounted.append(mount.seconds)
             loaded.append(command(mount, f"load {DEVICE} {TINY}"))
     return {"mount": Series(mounted), "load": Series(loaded)}
-
-
-def measure_attach(mount, simulation):
-    """Seconds of load_file() in another process: the first call, and the median of the others."""
-    command(mount, f"load {DEVICE} *")
-    output = subprocess.run(
-        [sys.executable, "-c", ATTACH, str(CLIENT), str(mount.mountpoint), DEVICE], check=True,
-        env=simulation.environment, capture_output=True, text=True).stdout
-    count, seconds = json.loads(output)
-    command(mount, f"unload {DEVICE} *")
-    return count, {"first": seconds[0], "next": Series(seconds[1:])}
 
 
 def speeds(source, series):
@@ -240,9 +179,9 @@ def run(arguments, folder):
     program, mountpoint = folder / "baseline", folder / "mnt"
     source = Path(__file__).with_name("copy_baseline.c")
     subprocess.run(["cc", "-O2", "-pthread", source, "-o", program], check=True)
-    rows, notes, measurements = [], [], {}
+    rows, goals, notes, measurements = [], [], [], {}
 
-    sizes = {"gpt2": gpt2_sizes(), "large": large_sizes(arguments.megabytes * 1_000_000),
+    sizes = {"gpt2": {TINY: 4, **gpt2_sizes(WHOLE)}, "large": large_sizes(arguments.megabytes * 1_000_000),
              "small": small_sizes(arguments.tensors)}
     for name, of in sizes.items():
         source = Source(folder / f"{name}.safetensors", of, program)
@@ -262,12 +201,7 @@ def run(arguments, folder):
                     rate = Series([source.nbytes / value / 1e9 for value in seconds.values])
                     share = "" if what == "load" else (seconds / cold["load"]).format(2)
                     rows.append([f"not in the page cache: {what}", rate.format(2), share, ""])
-                count, attach = measure_attach(mount, simulation)
-                notes.append(
-                    f"attaching {count} tensors in another process, load_file(..., "
-                    f"device=\"{DEVICE}\", framework=\"cai\"): {1e3 * attach['first']:.1f} ms the "
-                    f"first time, {1e3 * attach['next'].median:.2f} ms the next times")
-                measurements[name] |= {"cold": cold, "attach": attach}
+                measurements[name]["cold"] = cold
         if name == "gpt2":
             start = measure_start(arguments, source, folder, simulation)
             measurements["start"] = start
@@ -277,13 +211,18 @@ def run(arguments, folder):
                 "for devices, the worker's start)")
         if name == "small":
             rate = Series([arguments.tensors / value for value in series["load"]["seconds"].values])
-            notes.append(f"{arguments.tensors:,} tensors of 4 KiB: {rate.format(0)} tensors/s")
+            goals.append(Goal(f"{arguments.tensors:,} tensors of 4 KiB, tensors/s", rate,
+                              at_least=1e6, digits=0))
+        else:
+            goals.append(Goal(f"{source.nbytes / 1e6:,.0f} MB, share of {NEAREST}",
+                              series[NEAREST]["load_share"], at_least=0.9))
         source.path.unlink()
 
     return Report(
         title="Load into a simulated GPU's memory",
         columns=["what", "GB/s", "load's share of it", "CPU s per GB"],
         rows=rows,
+        goals=goals,
         notes=[
             "simulated driver: a copy costs a memcpy, so that the row "
             f"{NEAREST!r}, both at once in as many threads, is what a load could reach here",

@@ -2,9 +2,26 @@
 
 import math
 
-from .load_file import shapes
-
 LARGEST = "wte.weight"  # 154 MB
+
+
+def shapes(layers, width=768, context=1024, vocabulary=50257):
+    """Of GPT-2 as it is published: 160 tensors with 12 layers."""
+    yield "wte.weight", (vocabulary, width)
+    yield "wpe.weight", (context, width)
+    for layer in range(layers):
+        for name, shape in (
+            ("ln_1.weight", (width,)), ("ln_1.bias", (width,)),
+            ("attn.bias", (1, 1, context, context)),
+            ("attn.c_attn.weight", (width, 3 * width)), ("attn.c_attn.bias", (3 * width,)),
+            ("attn.c_proj.weight", (width, width)), ("attn.c_proj.bias", (width,)),
+            ("ln_2.weight", (width,)), ("ln_2.bias", (width,)),
+            ("mlp.c_fc.weight", (width, 4 * width)), ("mlp.c_fc.bias", (4 * width,)),
+            ("mlp.c_proj.weight", (4 * width, width)), ("mlp.c_proj.bias", (width,)),
+        ):
+            yield f"h.{layer}.{name}", shape
+    yield "ln_f.weight", (width,)
+    yield "ln_f.bias", (width,)
 
 
 def gpt2_sizes(megabytes):

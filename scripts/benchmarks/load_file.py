@@ -4,19 +4,19 @@ import ctypes
 import statistics
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 
 from . import load_file_gpu
+from .gpt2 import shapes
 from .mount import Mount
+from .programs import CLIENT
 from .report import Goal, Report
 from .rounds import interleave
 
 HELP = "load all tensors of a model in Python, beside safetensors.torch.load_file and torch.load"
 ROUNDS = 11
 
-CLIENT = Path(__file__).resolve().parent.parent / "client"
 PAGE = 4096
 
 BASE = 'load_file(mount, framework="pt")'
@@ -35,25 +35,6 @@ def add_arguments(parser):
     parser.add_argument("--calls", type=int, default=10, metavar="N",
                         help="calls of what takes less than 20 ms in a round, of which the median "
                         "counts (default: %(default)s)")
-
-
-def shapes(layers, width=768, context=1024, vocabulary=50257):
-    """Of GPT-2 as it is published: 160 tensors with 12 layers."""
-    yield "wte.weight", (vocabulary, width)
-    yield "wpe.weight", (context, width)
-    for layer in range(layers):
-        for name, shape in (
-            ("ln_1.weight", (width,)), ("ln_1.bias", (width,)),
-            ("attn.bias", (1, 1, context, context)),
-            ("attn.c_attn.weight", (width, 3 * width)), ("attn.c_attn.bias", (3 * width,)),
-            ("attn.c_proj.weight", (width, width)), ("attn.c_proj.bias", (width,)),
-            ("ln_2.weight", (width,)), ("ln_2.bias", (width,)),
-            ("mlp.c_fc.weight", (width, 4 * width)), ("mlp.c_fc.bias", (4 * width,)),
-            ("mlp.c_proj.weight", (4 * width, width)), ("mlp.c_proj.bias", (width,)),
-        ):
-            yield f"h.{layer}.{name}", shape
-    yield "ln_f.weight", (width,)
-    yield "ln_f.bias", (width,)
 
 
 def touch_pages(tensors):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parent.parent
+CLIENT = TOP / "scripts/client"  # the Python package
 
 
 def build_minimal_server(binary):
