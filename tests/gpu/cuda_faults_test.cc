@@ -124,6 +124,7 @@ TEST_CASE("An error that poisons the context costs the worker, which is replaced
     const Error error = ErrorOf([&] { gpu.Load(more); });
     CHECK(error.code() == EIO);
     CHECK(std::string(error.what()).find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
+    CHECK(std::string(error.what()).starts_with(call + ": "));
     CHECK(gpu.losses() == std::vector<std::string>{error.what()});
     CheckReplaced(gpu, simulation, kept);
   }

@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "core/base/process.h"
 #include "gpu/process/channel.h"
@@ -81,6 +82,27 @@ void AnswerVerify(Channel& channel, const VerifyJob& job) {
   Send(channel, MessageKind::kDone, done);
 }
 
+// Does every load, but says so of the second when the third is asked for; ends when it is to free
+// what the second has loaded.
+int ServeLate(Channel& channel) {
+  std::vector<LoadJob> loads;
+  while (const std::optional<Frame> frame = channel.Receive()) {
+    switch (static_cast<MessageKind>(frame->kind)) {
+      case MessageKind::kLoad:
+        loads.push_back(Decode<LoadJob>(frame->body));
+        if (loads.size() == 3) Send(channel, MessageKind::kDone, Obey(loads[1]));
+        if (loads.size() != 2) Send(channel, MessageKind::kDone, Obey(loads.back()));
+        break;
+      case MessageKind::kFree:
+        if (Decode<FreeJob>(frame->body).slabs.at(0) == loads[1].slabs[0].number) return 7;
+        break;
+      default:
+        break;
+    }
+  }
+  return 0;
+}
+
 void Serve(Channel& channel, const std::string& how) {
   while (const std::optional<Frame> frame = channel.Receive()) {
     switch (static_cast<MessageKind>(frame->kind)) {
@@ -138,6 +160,9 @@ int RunHostileWorker(const std::string& how) {
     Send(channel, MessageKind::kHello, Greeting());
     channel.Receive();
     return 3;
+  } else if (how == "late") {
+    Send(channel, MessageKind::kHello, Greeting());
+    return ServeLate(channel);
   } else {
     Send(channel, MessageKind::kHello, Greeting());
     Send(channel, MessageKind::kMemory, MemoryNow{~0ull, 0});

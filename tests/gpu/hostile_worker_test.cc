@@ -106,4 +106,17 @@ TEST_CASE("A worker that finds a difference in a tensor that is not there speaks
   CHECK(error.what() == std::string("the GPU's worker speaks nonsense"));
 }
 
+TEST_CASE("What a cancelled load has loaded after all is freed") {
+  const Simulation simulation;
+  const Model model({1000, 2000, 3000});
+  Gpu gpu(ShortLimits());
+  const Hostile hostile("late");
+  gpu.Load(model, {0});
+  std::stop_source stop;
+  stop.request_stop();
+  CHECK(ErrorOf([&] { gpu.Load(model, {1}, stop.get_token()); }).code() == EINTR);
+  ErrorOf([&] { gpu.Load(model, {2}); });  // done, or lost with the worker
+  CHECK(gpu.AwaitLoss() == "the GPU's worker ended with status 7");
+}
+
 }  // namespace safetensorfs

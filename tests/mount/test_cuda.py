@@ -118,7 +118,7 @@ def test_shards_and_folders_load(folder, gpu_mount):
     write_sharded(folder / "models", shards)
     mounted = gpu_mount(folder / "models")
     place = mounted / "model.tensors"
-    command(place, "load cuda:0 *", "verify cuda:0")
+    command(place, "load cuda:0 c", "load cuda:0 *", "verify cuda:0")
     for t in (t for shard in shards for t in shard):
         assert read_data(place, t.name, "cuda:0") == t.data
     assert holds(place, "a", "b", "c", device="cuda:0")
