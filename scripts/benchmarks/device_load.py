@@ -18,6 +18,8 @@ from .simulated_gpu import DEVICE, Simulation, command
 
 HELP = "load into a (simulated) GPU's memory, beside pread and memcpy alone"
 
+ROUNDS = 11
+
 TINY = "tiny"
 WHOLE = 600  # MB that hold all of GPT-2
 SMALL_NBYTES = 4096
