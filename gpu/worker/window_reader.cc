@@ -1,5 +1,7 @@
 #include "gpu/worker/window_reader.h"
 
+#include <sys/mman.h>
+
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +20,10 @@ struct AlignedRange {
 AlignedRange Widen(std::uint64_t begin, std::uint64_t end, std::uint64_t alignment) {
   return {begin / alignment * alignment, (end + alignment - 1) / alignment * alignment};
 }
+
+// Also a multiple of all alignments for O_DIRECT. A disk takes a limited number of pieces of memory
+// at once, so that reading into small pages makes many small requests.
+constexpr std::size_t kHugePage = 2 << 20;
 
 }  // namespace
 
@@ -74,9 +80,11 @@ bool WindowReader::ReadRunPastCache(const Run& run) {
   const AlignedRange wide = Widen(run.begin, run.end, source.alignment());
   const std::size_t size = wide.end - wide.begin;
   if (size > bounce_size_) {
-    bounce_.reset(static_cast<std::byte*>(std::aligned_alloc(source.alignment(), size)));
+    const std::size_t rounded = (size + kHugePage - 1) / kHugePage * kHugePage;
+    bounce_.reset(static_cast<std::byte*>(std::aligned_alloc(kHugePage, rounded)));
+    bounce_size_ = bounce_ ? rounded : 0;
     if (!bounce_) throw Error(ENOMEM, "cannot allocate " + ByteCount(size) + " to read into");
-    bounce_size_ = size;
+    madvise(bounce_.get(), bounce_size_, MADV_HUGEPAGE);
   }
   if (wide.begin + source.ReadPastCache(bounce_.get(), size, wide.begin) < run.end) return false;
   const std::byte* from = bounce_.get() + (run.begin - wide.begin);
