@@ -5,11 +5,13 @@
 #include <fstream>
 #include <string>
 
+#include "fs/reply.h"
+
 namespace safetensorfs {
 namespace {
 
-// From 1 MiB on, replies do not fit a pipe and are copied instead of spliced.
-constexpr int kKilobytes = 512;
+// One request's worth; with more, first reads are no faster.
+constexpr int kKilobytes = kMaxRead / 1024;
 
 }  // namespace
 

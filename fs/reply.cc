@@ -45,8 +45,10 @@ void ReadPiece(const Piece& piece, char* buffer) {
   throw Error(EIO, PathOf(piece.fd) + ": gives fewer bytes than it holds");
 }
 
-// One piece goes to the kernel from its memory. Of several, libfuse would read the mapping itself,
-// and a source that shrinks would end the daemon with SIGBUS: they are read into a buffer.
+// One piece goes to the kernel from its memory, which costs less than to copy it (as when a piece
+// is spliced, a source that is cut right after the check gives zeros to the end of the page). Of
+// several, libfuse would read the mapping itself, and a source that shrinks would end the daemon
+// with SIGBUS: they are read into a buffer.
 void ReplySmall(fuse_req_t request, const Pieces& pieces) {
   std::array<char, kMinSplice> buffer;
   const char* bytes = buffer.data();

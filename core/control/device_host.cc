@@ -91,6 +91,7 @@ void DeviceHost::Lose(const std::string& reason) {
     // Who sees that something was lost finds the reason too.
     const std::lock_guard lock(loss_mutex_);
     const LoadedTensors::Amount lost = loaded_.Clear();
+    ForgetSlabText();
     loss_reason_ = reason;
     last_failure_ = lost.tensors == 0 ? "failed while nothing was loaded: " + reason
                                       : "lost " + Count(lost.tensors) + ", " +
@@ -98,6 +99,12 @@ void DeviceHost::Lose(const std::string& reason) {
     line += last_failure_;
   }
   if (log_) log_(line);
+}
+
+// It may be large, and of what is gone.
+void DeviceHost::ForgetSlabText() {
+  const std::lock_guard lock(slab_mutex_);
+  rendered_slab_ = {};
 }
 
 std::optional<std::string> DeviceHost::LastFailure() const {
@@ -186,11 +193,7 @@ std::string DeviceHost::Unload(std::uint32_t place, const std::vector<std::uint3
   if (!holders.empty()) throw Error(EBUSY, "in use by " + NamesOf(place, tensors, holders));
   const std::uint64_t nbytes = BytesOf(checkpoint, tensors);
   const std::uint64_t freed = device_->Unload(checkpoint, tensors);
-  {
-    // It may be large, and of what is gone.
-    const std::lock_guard lock(slab_mutex_);
-    rendered_slab_ = {};
-  }
+  ForgetSlabText();
   std::string line = Count(tensors.size()) + ", " + Grouped(nbytes) + " bytes unloaded, " +
                      Grouped(freed) + " freed";
   if (freed < nbytes) line += ", " + Grouped(nbytes - freed) + " still held by neighbours";

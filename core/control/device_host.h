@@ -88,6 +88,7 @@ class DeviceHost {
 
  private:
   void Lose(const std::string& reason);
+  void ForgetSlabText();
   std::string Run(Job& job, const DeviceCommand& command);
   std::string RunLoad(Job& job, const DeviceCommand& command, std::uint64_t losses);
   std::string RunUnload(Job& job, const DeviceCommand& command);

@@ -247,7 +247,8 @@ void WorkerConnection::Take(const Frame& frame) {
       const std::lock_guard lock(mutex_);
       const auto at = pending_.find(message.id);
       if (at != pending_.end() && at->second.progress != nullptr) {
-        at->second.progress->done = message.nbytes_done;
+        Progress& progress = *at->second.progress;
+        progress.done = std::min(message.nbytes_done, progress.total.load());
       }
       return;
     }

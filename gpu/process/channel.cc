@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/base/error.h"
+#include "core/base/text.h"
 
 namespace safetensorfs {
 namespace {
@@ -125,7 +126,10 @@ std::optional<Frame> Channel::Receive() {
   if (!ReceiveAll(socket_.get(), &header, sizeof header, &frame.fds)) return std::nullopt;
   frame.kind = header.kind;
   // The descriptors that a process may have are used up: they were dropped on the way.
-  if (frame.fds.size() != header.fd_count || header.size > limits_.max_body) return std::nullopt;
+  if (frame.fds.size() != header.fd_count) throw Error(EPROTO, "descriptors were lost");
+  if (header.size > limits_.max_body) {
+    throw Error(EPROTO, "a frame of " + Grouped(header.size) + " bytes");
+  }
   frame.body.resize(header.size);
   if (!ReceiveAll(socket_.get(), frame.body.data(), frame.body.size(), nullptr)) {
     return std::nullopt;

@@ -41,7 +41,8 @@ class Channel {
   /// nothing.
   void Send(std::uint32_t kind, std::string_view head, std::string_view tail = {},
             std::span<const int> fds = {});
-  /// The next frame, or nothing once the other side is gone or says what is no frame.
+  /// The next frame, or nothing once the other side is gone. Throws Error (EPROTO) where it says
+  /// what is no frame: nothing sensible can follow.
   std::optional<Frame> Receive();
 
   /// Makes the other side, and our own Receive, see an end.

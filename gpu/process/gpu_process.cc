@@ -22,6 +22,7 @@ namespace safetensorfs {
 namespace {
 
 constexpr char kSubject[] = "the process that uses the GPU";
+constexpr std::chrono::milliseconds kStartLimit(10000);
 
 // What another user's process may know of our environment: where the driver is, and what it heeds.
 bool IsForOthers(std::string_view variable) {
@@ -53,13 +54,13 @@ bool BecomeUser(const Identity& identity) {
 
 // Another user's process gets neither our terminal and logs nor our folder.
 bool LeaveOurFiles() {
-  const int null = open("/dev/null", O_RDWR);
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   return null >= 0 && dup2(null, 0) >= 0 && dup2(null, 1) >= 0 && dup2(null, 2) >= 0 &&
          chdir("/") == 0;
 }
 
 // Returns with errno where the program cannot be executed; `failure` is a descriptor to say so on,
-// and which is open then.
+// which may be another by then.
 void RunChild(int socket, int& failure, char* const* words, char* const* environment,
               const Identity* identity) {
   // Ctrl-C in the daemon's terminal is for the daemon, which ends its children in order.
@@ -74,11 +75,26 @@ void RunChild(int socket, int& failure, char* const* words, char* const* environ
   // libfuse leaves descriptors that are not close-on-exec; one of them kept open is a mount that
   // never ends.
   if (from >= 0 && to >= 0 && dup2(from, GpuProcess::kSocket) >= 0 &&
-      (failure = dup3(to, kFailure, O_CLOEXEC)) >= 0 &&
-      syscall(SYS_close_range, static_cast<unsigned>(kFailure + 1), ~0u, 0u) == 0 &&
-      (identity == nullptr || (LeaveOurFiles() && BecomeUser(*identity)))) {
-    execve("/proc/self/exe", words, environment);
+      dup3(to, kFailure, O_CLOEXEC) >= 0) {
+    failure = kFailure;
+    if (syscall(SYS_close_range, static_cast<unsigned>(kFailure + 1), ~0u, 0u) == 0 &&
+        (identity == nullptr || (LeaveOurFiles() && BecomeUser(*identity)))) {
+      execve("/proc/self/exe", words, environment);
+    }
   }
+}
+
+// The errno that a child wrote before it gave up; nothing once the pipe is closed, as exec does.
+std::optional<int> AwaitFailure(int pipe) {
+  pollfd ready = {pipe, POLLIN, 0};
+  int n;
+  do {
+    n = poll(&ready, 1, static_cast<int>(kStartLimit.count()));
+  } while (n < 0 && errno == EINTR);
+  if (n == 0) return ETIMEDOUT;  // the program's file system hangs
+  int reason;
+  const bool has_failed = read(pipe, &reason, sizeof reason) == sizeof reason;
+  return has_failed ? std::optional(reason) : std::nullopt;
 }
 
 std::string DescribeEnd(const siginfo_t& info) {
@@ -134,12 +150,13 @@ GpuProcess::GpuProcess(const std::vector<std::string>& words,
     _exit(write(to, &error, sizeof error) < 0 ? 126 : 127);
   }
   to_fail = UniqueFd();
-  int reason = 0;
-  if (read(failed.get(), &reason, sizeof reason) == sizeof reason) {
-    waitpid(pid_, nullptr, 0);
+  if (const auto reason = AwaitFailure(failed.get())) {
+    kill(pid_, SIGKILL);
+    // One that hangs cannot even be killed; it is init's when we end.
+    waitpid(pid_, nullptr, *reason == ETIMEDOUT ? WNOHANG : 0);
     throw Error(EIO, std::string(kSubject) + ": cannot be started" +
                          (identity ? " as user " + std::to_string(identity->uid) : "") + ": " +
-                         ErrnoText(reason));
+                         ErrnoText(*reason));
   }
   pidfd_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
   if (!pidfd_) {

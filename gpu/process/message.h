@@ -93,7 +93,7 @@ struct Done {
   std::vector<IpcHandle> handles;
   std::string no_export;
   /// Where verifying found a difference: the tensor's number, and its first byte that differs.
-  bool is_difference = false;
+  std::uint8_t is_difference = 0;  // a bool, which not every byte is
   std::uint32_t tensor = 0;
   std::uint64_t byte = 0;
 };

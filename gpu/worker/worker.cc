@@ -69,7 +69,7 @@ class Worker {
         ReportProgress();
         continue;
       }
-      auto frame = channel_.Receive();
+      auto frame = Receive();
       if (!frame) _exit(0);
       Take(*frame);
     }
@@ -89,6 +89,14 @@ class Worker {
       channel_.Send(static_cast<std::uint32_t>(kind), Encode(message), tail);
     } catch (const Error&) {
       _exit(0);  // nobody is left to tell
+    }
+  }
+
+  std::optional<Frame> Receive() {
+    try {
+      return channel_.Receive();
+    } catch (const Error& error) {
+      Die(std::string("the GPU's worker cannot be told what to do: ") + error.what());
     }
   }
 

@@ -13,7 +13,7 @@ from .files import write_random
 from .gpt2 import gpt2_sizes
 from .mount import Mount
 from .report import Goal, Report, Series
-from .rounds import drop_caches
+from .rounds import drop_caches, why_caches_stay
 from .simulated_gpu import DEVICE, Simulation, command
 
 HELP = "load into a (simulated) GPU's memory, beside pread and memcpy alone"
@@ -138,7 +138,7 @@ def can_bypass_cache(path):
 
 def measure_cold(source, mount, rounds):
     """Seconds of reading and of loading a source that is not in the page cache."""
-    if os.geteuid() != 0:
+    if why_caches_stay():
         return {}
     command(mount, f"load {DEVICE} {TINY}")
     steps = {what: lambda what=what: source.baseline(what)[0] for what in COLD
@@ -232,5 +232,6 @@ def run(arguments, folder):
             "16 at most; source in the page cache unless said otherwise",
             "a load: from write(2) to .control until it returns, by the daemon and the worker",
             *notes,
+            *([f"skipped: not in the page cache: {why_caches_stay()}"] if why_caches_stay() else []),
         ],
         measurements=measurements)

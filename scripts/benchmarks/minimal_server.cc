@@ -2,7 +2,8 @@
 // show NBYTES of FILE from OFFSET as the file MOUNTPOINT/NAME, with the mount options, capabilities
 // and timeouts of safetensorfs. MODE is how it replies to reads: "splice" gives libfuse the
 // descriptor, "mapping" writes from a mapping of FILE. What safetensorfs is slower than this is its
-// own doing. Runs in the foreground; ends with the mount, or on SIGINT, SIGTERM or SIGHUP.
+// own doing; it is faster where it has the kernel read further ahead. Runs in the foreground; ends
+// with the mount, or on SIGINT, SIGTERM or SIGHUP.
 #define FUSE_USE_VERSION 312
 #include <fcntl.h>
 #include <fuse_lowlevel.h>

@@ -85,6 +85,19 @@ class Server:
                                         stderr=subprocess.PIPE,
                                         start_new_session=True)
         self.pid = self.process.pid
+        try:
+            self._await_mount()
+        except BaseException:
+            self.process.kill()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        unmount = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
+        subprocess.run([*unmount, str(self.mountpoint)], check=True)
+        self.process.communicate()
+
+    def _await_mount(self):
         deadline = time.monotonic() + 60
         while not os.path.ismount(self.mountpoint):
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -92,12 +105,6 @@ class Server:
                 message = self.process.communicate()[1].decode(errors="replace").strip()
                 raise ServerError(f"{' '.join(self.command)}: does not mount: {message}")
             time.sleep(0.002)
-        return self
-
-    def __exit__(self, *_):
-        unmount = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
-        subprocess.run([*unmount, str(self.mountpoint)], check=True)
-        self.process.communicate()
 
 
 class ServerError(Exception):

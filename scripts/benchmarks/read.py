@@ -269,7 +269,7 @@ def run(arguments, folder):
             f"median of {arguments.rounds} interleaved rounds (min-max), shares round by round; a "
             f"tensor of {nbytes / 1e6:.0f} MB, source in the page cache, each row on a fresh mount",
             "smallest FUSE server: scripts/benchmarks/minimal_server.cc, one file, the mount "
-            "options and timeouts of safetensorfs",
+            "options and timeouts of safetensorfs, but the kernel's own read-ahead of 128 KiB",
             "native: the source itself, buffered in the row of `O_DIRECT` too; in the last four "
             "rows a folder of 160 files",
             f"4 KiB at random: {arguments.count} places that have not been read",

@@ -65,7 +65,7 @@ TEST_CASE("A frame that is larger than agreed is not received") {
   sender.Send(1, std::string(100, 'x'));
   sender.Send(1, std::string(101, 'x'));
   CHECK(receiver.Receive());
-  CHECK_FALSE(receiver.Receive());
+  CHECK_THROWS_AS(receiver.Receive(), Error);
 }
 
 TEST_CASE("Sending to who takes nothing ends") {

@@ -4,10 +4,11 @@
 
 #include <limits>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
-#include "core/base/process.h"
+#include "core/base/unique_fd.h"
 #include "gpu/process/channel.h"
 #include "gpu/process/gpu_process.h"
 #include "gpu/process/message.h"
@@ -59,7 +60,10 @@ void AnswerLoad(Channel& channel, const std::string& how, const LoadJob& job) {
     Send(channel, MessageKind::kDone, done);
     done.id = job.id;
   }
-  if (how == "progress") Send(channel, MessageKind::kProgress, JobProgress{job.id, ~0ull});
+  if (how == "progress") {
+    Send(channel, MessageKind::kProgress, JobProgress{job.id, ~0ull});
+    return;  // until it is cancelled
+  }
   if (how == "failure") {
     done.error = std::numeric_limits<std::int32_t>::min();
     done.reason = Poison();
@@ -77,7 +81,7 @@ void AnswerLoad(Channel& channel, const std::string& how, const LoadJob& job) {
 void AnswerVerify(Channel& channel, const VerifyJob& job) {
   Done done;
   done.id = job.id;
-  done.is_difference = true;
+  done.is_difference = 77;
   done.tensor = kMuch;
   Send(channel, MessageKind::kDone, done);
 }
@@ -94,7 +98,7 @@ int ServeLate(Channel& channel) {
         if (loads.size() != 2) Send(channel, MessageKind::kDone, Obey(loads.back()));
         break;
       case MessageKind::kFree:
-        if (Decode<FreeJob>(frame->body).slabs.at(0) == loads[1].slabs[0].number) return 7;
+        if (Decode<FreeJob>(frame->body).slabs.at(0) == loads.at(1).slabs[0].number) return 7;
         break;
       default:
         break;
@@ -137,8 +141,11 @@ int RunHostileWorker(const std::string& how) {
   Channel channel(UniqueFd(GpuProcess::kSocket), {});
   if (how == "noise") {
     SendRaw(0x5151515151515151, std::string(4000, 'Q'));
+    channel.Receive();  // stays
   } else if (how == "a huge frame") {
     SendRaw(std::uint64_t{1} << 35, "x");
+    while (channel.Receive()) {
+    }
   } else if (how == "half a frame") {
     SendRaw(1000, "x");
   } else if (how == "half a message") {

@@ -2,6 +2,7 @@
 // gets a sentence to show, and goes on.
 #include "tests/gpu/hostile_worker.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "tests/gpu/gpu.h"
@@ -36,8 +37,8 @@ void CheckWorks(Gpu& gpu, const Model& model) {
 
 TEST_CASE("A worker that does not speak as one fails a load, and is replaced") {
   const auto [how, sentence] = GENERATE(table<std::string, std::string>({
-      {"noise", "the GPU's worker"},
-      {"a huge frame", "the GPU's worker"},
+      {"noise", "the GPU's worker speaks nonsense: a frame of 5,859,553,999,884,210,513 bytes"},
+      {"a huge frame", "the GPU's worker speaks nonsense: a frame of 34,359,738,368 bytes"},
       {"half a frame", "the GPU's worker ended with status 0"},
       {"half a message", "the GPU's worker speaks nonsense: a message is cut"},
       {"a huge count", "the GPU's worker speaks nonsense: a message is cut"},
@@ -66,7 +67,7 @@ TEST_CASE("A worker that does not speak as one fails a load, and is replaced") {
 }
 
 TEST_CASE("A worker that says more than it is asked is not heeded") {
-  const std::string how = GENERATE("strange ids", "progress", "no handles");
+  const std::string how = GENERATE("strange ids", "no handles");
   INFO(how);
   const Simulation simulation;
   const Model model({1000, 300'000});
@@ -80,6 +81,24 @@ TEST_CASE("A worker that says more than it is asked is not heeded") {
     CheckIsSentence(gpu->HandleFields(model.checkpoint(), 0));
   }
   gpu->Unload(model.checkpoint(), model.all());
+}
+
+TEST_CASE("A worker that has done more than there is to do has done all") {
+  const Simulation simulation;
+  const Model model({1000, 300'000});
+  Gpu gpu(ShortLimits());
+  const Hostile hostile("progress");
+  Progress progress;
+  progress.total = model.nbytes();
+  std::stop_source stop;
+  std::jthread canceller([&] {
+    WaitUntil([&] { return progress.done > 0; });
+    CHECK(progress.done == model.nbytes());
+    stop.request_stop();
+  });
+  const Error error =
+      ErrorOf([&] { gpu->Load(model.checkpoint(), model.all(), {}, progress, stop.get_token()); });
+  CHECK(error.code() == EINTR);
 }
 
 TEST_CASE("A worker that reads back too much gives no more than was asked for") {
