@@ -140,7 +140,9 @@ class Session {
     const std::unique_ptr<fuse_loop_config, decltype(&fuse_loop_cfg_destroy)> config(
         fuse_loop_cfg_create(), &fuse_loop_cfg_destroy);
     if (max_threads > 0) fuse_loop_cfg_set_max_threads(config.get(), max_threads);
-    return fuse_session_loop_mt(session_, config.get()) >= 0;
+    const int status = fuse_session_loop_mt(session_, config.get());
+    // Who is receiving a request while the mount goes is told so instead of ENODEV.
+    return status >= 0 || status == -ECONNABORTED;
   }
 
  private:

@@ -416,7 +416,7 @@ def test_a_lazy_unmount_during_a_load_ends_cleanly(gate, folder):
         assert mounts_at(place) == []
         gate.open()
         assert running.finish() in ("done", *CUT_OFF)
-        assert process.wait(DEADLINE) == 0
+        assert process.wait(DEADLINE) == 0, process.stderr.read()
     os.rmdir(place)
 
 
