@@ -43,7 +43,8 @@ std::vector<char*> Environment(bool is_for_others) {
   return variables;
 }
 
-// Between fork and exec in a program with threads: system calls only, no locks, no memory.
+// The next three run between fork and exec in a program with threads: system calls only, no locks,
+// no memory.
 
 bool BecomeUser(const Identity& identity) {
   // The calls themselves: the C library's would tell the threads that there are no more.
@@ -54,7 +55,8 @@ bool BecomeUser(const Identity& identity) {
 
 // Another user's process gets neither our terminal and logs nor our folder.
 bool LeaveOurFiles() {
-  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  // Not close-on-exec: it may be one of the three itself.
+  const int null = open("/dev/null", O_RDWR);
   return null >= 0 && dup2(null, 0) >= 0 && dup2(null, 1) >= 0 && dup2(null, 2) >= 0 &&
          chdir("/") == 0;
 }

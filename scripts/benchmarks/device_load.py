@@ -183,7 +183,8 @@ def run(arguments, folder):
     subprocess.run(["cc", "-O2", "-pthread", source, "-o", program], check=True)
     rows, goals, notes, measurements = [], [], [], {}
 
-    sizes = {"gpt2": {TINY: 4, **gpt2_sizes(WHOLE)}, "large": large_sizes(arguments.megabytes * 1_000_000),
+    sizes = {"gpt2": {TINY: 4, **gpt2_sizes(WHOLE)},
+             "large": large_sizes(arguments.megabytes * 1_000_000),
              "small": small_sizes(arguments.tensors)}
     for name, of in sizes.items():
         source = Source(folder / f"{name}.safetensors", of, program)
